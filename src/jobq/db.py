@@ -1,0 +1,173 @@
+"""Connections: a worker's direct sessions, a client's pool, and what a database error means."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from jobq.errors import ConfigurationError, DatabaseUnavailable
+
+Row = tuple[Any, ...]
+AsyncConn = psycopg.AsyncConnection[Row]
+Conn = psycopg.Connection[Row]
+
+#: Planner settings of a worker's own sessions (design.md 13): a queue table is empty at one ANALYZE and
+#: full at the next, so a plan must never rest on its size. `jit` would compile statements of a millisecond.
+ENGINE_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "timezone": "UTC",
+    "search_path": "",
+    "idle_in_transaction_session_timeout": "60s",
+}
+#: Seconds to wait for a connection.
+CONNECT_TIMEOUT = 5
+#: SQLSTATE classes and codes that say "not now" rather than "not this": connection lost (08), server
+#: shutting down or starting (57P), too many connections and out of resources (53), read-only (25006).
+_UNAVAILABLE = ("08", "57P", "53")
+
+
+def conninfo(url: str) -> dict[str, Any]:
+    """Parameters of a connection URL.
+
+    Raises:
+        ConfigurationError: it is no PostgreSQL URL; the text is not repeated, since it may hold a password.
+    """
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(
+            "JOBQ_DATABASE_URL is no PostgreSQL URL: write for example postgresql://user@host/db"
+        ) from None
+
+
+async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
+    """A direct session of a worker, in autocommit, with the planner pinned.
+
+    Args:
+        name: shown as application_name in pg_stat_activity.
+        settings: further settings of the session, such as lock_timeout.
+    """
+    conn: AsyncConn = await psycopg.AsyncConnection.connect(
+        **_parameters(url, name), autocommit=True, prepare_threshold=1
+    )
+    await conn.execute(_CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())})
+    return conn
+
+
+def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
+    """The same for a thread (see `connect_engine`)."""
+    conn: Conn = psycopg.Connection.connect(
+        **_parameters(url, name), autocommit=True, prepare_threshold=1
+    )
+    conn.execute(_CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())})
+    return conn
+
+
+_CONFIGURE = (
+    "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
+)
+
+
+def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool[AsyncConn]:
+    """A pool for clients and the API, not yet opened; its statements are unprepared and assume no session state."""
+    return AsyncConnectionPool(
+        kwargs={**_parameters(url, name), "autocommit": True, "prepare_threshold": None},
+        min_size=0,
+        max_size=most,
+        max_idle=60,
+        timeout=CONNECT_TIMEOUT,
+        open=False,
+        name=name,
+        check=AsyncConnectionPool.check_connection,
+    )
+
+
+def open_pool_sync(url: str, *, most: int, name: str = "jobq") -> ConnectionPool[Conn]:
+    """The same for sync callers (see `open_pool`)."""
+    return ConnectionPool(
+        kwargs={**_parameters(url, name), "autocommit": True, "prepare_threshold": None},
+        min_size=0,
+        max_size=most,
+        max_idle=60,
+        timeout=CONNECT_TIMEOUT,
+        open=False,
+        name=name,
+        check=ConnectionPool.check_connection,
+    )
+
+
+@asynccontextmanager
+async def bounded(
+    conn: AsyncConn, *, lock: float, statement: float = 0.0
+) -> AsyncIterator[AsyncConn]:
+    """A transaction (or a savepoint in an open one) in which a lock is waited for `lock` seconds at most.
+
+    The settings are local to it and put back, so a caller's own transaction keeps its own.
+
+    Args:
+        statement: seconds a statement may take; 0 for no limit.
+    """
+    async with conn.transaction():
+        before = await (await conn.execute(_LIMITS)).fetchone()
+        await conn.execute(_LIMIT, (f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"))
+        yield conn
+        await conn.execute(_LIMIT, before)
+
+
+@contextmanager
+def bounded_sync(conn: Conn, *, lock: float, statement: float = 0.0) -> Iterator[Conn]:
+    """The same for sync callers (see `bounded`)."""
+    with conn.transaction():
+        before = conn.execute(_LIMITS).fetchone()
+        conn.execute(_LIMIT, (f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"))
+        yield conn
+        conn.execute(_LIMIT, before)
+
+
+_LIMITS = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+_LIMIT = "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether an error says that the database is away or takes no writes, not that a statement is wrong."""
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, OSError)
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state.startswith(_UNAVAILABLE) or state == errors.ReadOnlySqlTransaction.sqlstate
+
+
+def unavailable(error: BaseException) -> DatabaseUnavailable:
+    """The error for a caller, without host names or SQL text."""
+    if isinstance(error, psycopg.Error) and error.sqlstate == errors.ReadOnlySqlTransaction.sqlstate:
+        return DatabaseUnavailable("PostgreSQL accepts no writes at the moment (read-only)")
+    return DatabaseUnavailable("PostgreSQL cannot be reached at the moment")
+
+
+def _all(settings: dict[str, str]) -> dict[str, str]:
+    return {**ENGINE_SETTINGS, **settings}
+
+
+def _parameters(url: str, name: str) -> dict[str, Any]:
+    given = conninfo(url)
+    return {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        **given,
+        "application_name": given.get("application_name") or name,
+    }

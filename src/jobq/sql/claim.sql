@@ -1,0 +1,34 @@
+-- Claims up to `free` jobs: for each tenant in turn at most its share, over its lanes by priority. A span is a stretch
+-- of one lane: after (run_at, id), up to until. Locks only what it takes, so that rivals take the next ones.
+WITH share AS (
+    SELECT grp, most FROM unnest(%(grp)s::integer[], %(most)s::integer[]) AS s(grp, most)
+), picked AS (
+    SELECT job.id
+    FROM share, LATERAL (
+        SELECT head.id
+        FROM unnest(%(span_grp)s::integer[], %(queue)s::text[], %(tenant)s::text[], %(priority)s::smallint[],
+                    %(after_run_at)s::timestamptz[], %(after_id)s::bigint[], %(until)s::timestamptz[])
+             AS span(grp, queue, tenant, priority, after_run_at, after_id, until), LATERAL (
+            SELECT j.id
+            FROM {schema}.job j
+            WHERE j.status = 'QUEUED' AND j.held_by IS NULL
+              AND j.queue = span.queue AND j.tenant = span.tenant AND j.priority = span.priority
+              AND (j.run_at, j.id) > (span.after_run_at, span.after_id) AND j.run_at <= least(span.until, now())
+            ORDER BY j.run_at, j.id
+            LIMIT share.most
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) head
+        WHERE span.grp = share.grp
+        LIMIT share.most
+    ) job
+    LIMIT %(free)s
+)
+UPDATE {schema}.job j
+SET status = 'RUNNING', attempts = least(j.attempts, 2147483646) + 1, lease = %(lease)s, worker = %(worker)s,
+    max_attempts = coalesce(j.max_attempts, %(default_max_attempts)s), timeout = coalesce(j.timeout, %(default_timeout)s),
+    started_at = clock_timestamp(), lease_until = now() + make_interval(secs => %(lease_seconds)s),
+    deadline = now() + make_interval(secs => coalesce(j.timeout, %(default_timeout)s) + %(grace)s),
+    progress = NULL
+WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
+RETURNING j.id, j.kind, j.queue, j.tenant, j.priority, j.payload::text, j.attempts, j.max_attempts, j.timeout, j.run_at,
+          extract(epoch FROM j.started_at - j.ready_at)::double precision, j.tags, j.meta

@@ -1,0 +1,5 @@
+-- Workers that are alive.
+SELECT id, host, pid, version, queues, kinds, slots, express, running, draining, started_at, heartbeat_at, claimed_at
+FROM {schema}.worker
+WHERE expires_at > clock_timestamp()
+ORDER BY started_at, id

@@ -1,0 +1,4 @@
+-- Which of these runs have already ended by their own lease: after a lost answer, zero rows may be our own success.
+SELECT a.id, a.lease, a.status
+FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
+JOIN {schema}.job_archive a ON a.id = i.in_id AND a.lease = i.in_lease

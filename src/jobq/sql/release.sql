@@ -1,0 +1,37 @@
+-- RUNNING -> QUEUED at shutdown, the attempt given back, for every (id, lease) that still holds; a job whose
+-- cancellation was asked for ends CANCELLED instead. Announces its lanes.
+WITH input AS (
+    SELECT in_id, in_lease FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
+), held AS MATERIALIZED (
+    SELECT j.id AS held_id, j.cancel_requested_at IS NOT NULL AS cancelled
+    FROM {schema}.job j JOIN input ON j.id = in_id AND j.lease = in_lease
+    WHERE j.id = ANY (%(ids)s::bigint[])
+    ORDER BY j.id
+    FOR UPDATE OF j
+), released AS (
+    UPDATE {schema}.job
+    SET status = 'QUEUED', attempts = attempts - 1, ready_at = clock_timestamp(), lease = NULL, lease_until = NULL,
+        deadline = NULL, worker = NULL,
+        history = {schema}.add_attempt(history, attempts, started_at, worker, 'released', NULL)
+    FROM held
+    WHERE id = ANY (%(ids)s::bigint[]) AND id = held_id AND NOT cancelled
+    RETURNING id, queue, tenant, priority, run_at
+), gone AS (
+    DELETE FROM {schema}.job USING held
+    WHERE id = ANY (%(ids)s::bigint[]) AND id = held_id AND cancelled
+    RETURNING id, lease, {moved}, last_error, history, result,
+              CASE WHEN octet_length(payload::text) <= %(keep_payload)s THEN payload END AS payload
+), freed AS (
+    DELETE FROM {schema}.key
+    WHERE scope = 'live' AND job_id = ANY (ARRAY(SELECT id FROM gone WHERE unique_key IS NOT NULL))
+), filed AS (
+    INSERT INTO {schema}.job_archive_done (id, lease, class, status, finished_at, {moved}, last_error, history, result, payload)
+    SELECT id, lease, 'done', 'CANCELLED', clock_timestamp(), {moved}, last_error, history, result, payload FROM gone
+    RETURNING id
+), announced AS (
+    SELECT {schema}.announce(array_agg({schema}.lane_token(queue, tenant, priority)), array_agg(run_at), array_agg(run_at))
+    FROM released
+)
+SELECT id, 'QUEUED' AS status FROM released, announced
+UNION ALL
+SELECT id, 'CANCELLED' FROM filed

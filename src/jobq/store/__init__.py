@@ -1,0 +1,29 @@
+"""One short method per SQL file, same name. See `jobq.store.calls` for how a call is run."""
+
+from jobq.store.calls import Call, array, run, run_sync
+from jobq.store.enqueue import KEY_WAIT, Enqueued, EnqueueStore, WinnerGone
+from jobq.store.jobs import JobStore
+from jobq.store.runs import BEGINNING, END_OF_TIME, ClaimSettings, RunStore, Share, Span
+from jobq.store.upkeep import LaneHead, Promoted, Reclaimed, UpkeepStore
+
+__all__ = [
+    "BEGINNING",
+    "END_OF_TIME",
+    "KEY_WAIT",
+    "Call",
+    "ClaimSettings",
+    "EnqueueStore",
+    "Enqueued",
+    "JobStore",
+    "LaneHead",
+    "Promoted",
+    "Reclaimed",
+    "RunStore",
+    "Share",
+    "Span",
+    "UpkeepStore",
+    "WinnerGone",
+    "array",
+    "run",
+    "run_sync",
+]

@@ -1,0 +1,160 @@
+"""Enqueuing: one job by a plain INSERT, or many with their keys in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from jobq.errors import IdempotencyConflict
+from jobq.model import Job, JobStatus, Lane, NewJob
+from jobq.sql import Statements
+from jobq.store.calls import Call, Row, array
+
+#: Seconds that a rival's open transaction over the same key is waited for (design.md 8).
+KEY_WAIT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job as enqueued, and what a wake-up says of it: its lane and due time."""
+
+    job: Job
+    lane: Lane
+    run_at: datetime
+
+
+class WinnerGone(Exception):
+    """A key was taken when the job was inserted and free when the winner was read: do it again."""
+
+
+#: A conversation with the database: it yields calls, is sent their answers, and returns a value.
+Conversation = Generator[Call[Any], Any, list[Enqueued]]
+
+
+class EnqueueStore:
+    """Statements that bring jobs in.
+
+    Args:
+        max_attempts, timeout: what a job gets that neither says itself nor has a kind that does
+            (settings JOBQ_MAX_ATTEMPTS and JOBQ_JOB_TIMEOUT, the latter in seconds).
+    """
+
+    def __init__(self, statements: Statements, *, max_attempts: int, timeout: float) -> None:
+        self._sql = statements
+        self._defaults = {"default_max_attempts": max_attempts, "default_timeout": timeout}
+
+    def enqueue(self, job: NewJob) -> Call[Enqueued]:
+        """Insert one job that has neither an idempotency key nor a unique key."""
+        params = {
+            "kind": job.kind,
+            "queue": job.queue,
+            "tenant": job.tenant,
+            "priority": job.priority,
+            "payload": job.payload,
+            "max_attempts": job.max_attempts,
+            "timeout": job.timeout,
+            "delay": job.delay or 0.0,
+            "run_at": job.run_at,
+            "concurrency_key": job.concurrency_key,
+            "tags": array(job.tags) if job.tags else None,
+            "meta": orjson.dumps(job.meta).decode() if job.meta else None,
+            **self._defaults,
+        }
+        return Call("enqueue", self._sql["enqueue"], params, lambda rows: _enqueued(rows[0], True))
+
+    def enqueue_many(self, jobs: Sequence[NewJob]) -> Conversation:
+        """Insert jobs, all or none; to be run inside a transaction (see `KEY_WAIT`).
+
+        Raises:
+            IdempotencyConflict: a key was used before for another kind or payload.
+            WinnerGone: roll back and start again.
+        """
+        rows: list[Row] = yield self._insert_many(jobs)
+        found = [_enqueued(row, True) if row[1] is not None else None for row in rows]
+        lost = [index for index, item in enumerate(found) if item is None]
+        if lost:
+            yield from self._resolve(jobs, rows, lost, found)
+        return [item for item in found if item is not None]
+
+    def _resolve(
+        self, jobs: Sequence[NewJob], rows: list[Row], lost: list[int], found: list[Enqueued | None]
+    ) -> Generator[Call[Any], Any, None]:
+        winners: list[Row] = yield self._resolve_keys(jobs, rows, lost)
+        adopted = []
+        for index, (_, retained_id, same, live_id, status) in zip(lost, winners, strict=True):
+            job, own_id = jobs[index], rows[index][0]
+            if job.idempotency_key is not None and retained_id != own_id:
+                winner = retained_id
+                if winner is not None and not same:
+                    raise _conflict(index, winner, batch=len(jobs) > 1)
+            else:
+                winner = live_id
+                if job.idempotency_key is not None:
+                    adopted.append((job.tenant, job.idempotency_key, own_id, live_id))
+            if winner is None:
+                raise WinnerGone
+            _, _, queue, tenant, priority, run_at = rows[index]
+            found[index] = Enqueued(
+                Job(winner, _status(status), created=False), Lane(queue, tenant, priority), run_at
+            )
+        if adopted:
+            yield self._adopt_keys(adopted)
+
+    def _insert_many(self, jobs: Sequence[NewJob]) -> Call[list[Row]]:
+        params = {
+            "kind": array(job.kind for job in jobs),
+            "queue": array(job.queue for job in jobs),
+            "tenant": array(job.tenant for job in jobs),
+            "priority": array(job.priority for job in jobs),
+            "payload": array(job.payload for job in jobs),
+            "max_attempts": array(job.max_attempts for job in jobs),
+            "timeout": array(job.timeout for job in jobs),
+            "delay": array(job.delay or 0.0 for job in jobs),
+            "run_at": array(job.run_at and str(job.run_at) for job in jobs),
+            "idempotency_key": array(job.idempotency_key for job in jobs),
+            "unique_key": array(job.unique_key for job in jobs),
+            "concurrency_key": array(job.concurrency_key for job in jobs),
+            "tags": array(array(job.tags) if job.tags else None for job in jobs),
+            "meta": array(orjson.dumps(job.meta).decode() if job.meta else None for job in jobs),
+            **self._defaults,
+        }
+        return Call("enqueue_many", self._sql["enqueue_many"], params, list)
+
+    def _resolve_keys(
+        self, jobs: Sequence[NewJob], rows: list[Row], lost: list[int]
+    ) -> Call[list[Row]]:
+        params = {
+            "ord": array(lost),
+            "id": array(rows[index][0] for index in lost),
+            "kind": array(jobs[index].kind for index in lost),
+            "tenant": array(jobs[index].tenant for index in lost),
+            "payload": array(jobs[index].payload for index in lost),
+            "idempotency_key": array(jobs[index].idempotency_key for index in lost),
+            "unique_key": array(jobs[index].unique_key for index in lost),
+        }
+        return Call("resolve_keys", self._sql["resolve_keys"], params, list)
+
+    def _adopt_keys(self, adopted: list[tuple[str, str, int, int]]) -> Call[None]:
+        names = ("tenant", "idempotency_key", "id", "live_id")
+        params = {name: array(row[i] for row in adopted) for i, name in enumerate(names)}
+        return Call("adopt_keys", self._sql["adopt_keys"], params, lambda rows: None)
+
+
+def _enqueued(row: Row, created: bool) -> Enqueued:
+    id_, status, queue, tenant, priority, run_at = row
+    return Enqueued(Job(id_, JobStatus(status), created), Lane(queue, tenant, priority), run_at)
+
+
+def _status(text: str) -> JobStatus | str:
+    """A status, or RETIRED for a job that is gone while its key lives on."""
+    return JobStatus(text) if text in JobStatus.__members__ else text
+
+
+def _conflict(index: int, winner: int, *, batch: bool) -> IdempotencyConflict:
+    field = f"jobs[{index}].idempotencyKey" if batch else "idempotencyKey"
+    reason = f"was used before for another kind or payload (job {winner})"
+    return IdempotencyConflict(f"{field} {reason}", fields={field: reason})

@@ -1,0 +1,195 @@
+"""What a worker does with runs: claim them, extend their leases, and write how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from jobq.model import Claim, ClaimedJob, JobStatus, Lane, Outcome
+from jobq.sql import Statements
+from jobq.store.calls import Call, Row, array
+
+#: Below and above every due time a row can have (see the CHECK on job.run_at).
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class Span(NamedTuple):
+    """A stretch of a lane to claim from: after (run_at, id), up to and including `until`."""
+
+    lane: Lane
+    after_run_at: datetime = BEGINNING
+    after_id: int = 0
+    until: datetime = END_OF_TIME
+
+
+class Share(NamedTuple):
+    """Up to `most` jobs of one tenant, from its spans in the order given."""
+
+    most: int
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True)
+class ClaimSettings:
+    """What every claim of a worker stamps: its name, and durations in seconds."""
+
+    worker: str
+    lease_seconds: float
+    grace: float
+    default_max_attempts: int
+    default_timeout: float
+
+
+class RunStore:
+    """Statements on running jobs. Each takes claims, never bare ids, so none can be unfenced."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._sql = statements
+
+    def claim(
+        self, lease: int, free: int, shares: Sequence[Share], settings: ClaimSettings
+    ) -> Call[list[ClaimedJob]]:
+        """QUEUED -> RUNNING for up to `free` jobs: of each share in turn at most what it says.
+
+        Args:
+            lease: random 63-bit number, drawn by the caller before it calls.
+            free: slots that are free now.
+        """
+        spans = [(group, span) for group, share in enumerate(shares) for span in share.spans]
+        params = {
+            "lease": lease,
+            "free": free,
+            "worker": settings.worker,
+            "lease_seconds": settings.lease_seconds,
+            "grace": settings.grace,
+            "default_max_attempts": settings.default_max_attempts,
+            "default_timeout": settings.default_timeout,
+            "grp": array(range(len(shares))),
+            "most": array(share.most for share in shares),
+            "span_grp": array(group for group, _ in spans),
+            "queue": array(span.lane.queue for _, span in spans),
+            "tenant": array(span.lane.tenant for _, span in spans),
+            "priority": array(span.lane.priority for _, span in spans),
+            "after_run_at": array(str(span.after_run_at) for _, span in spans),
+            "after_id": array(span.after_id for _, span in spans),
+            "until": array(str(span.until) for _, span in spans),
+        }
+
+        def read(rows: list[Row]) -> list[ClaimedJob]:
+            return [_claimed(lease, row) for row in rows]
+
+        return Call("claim", self._sql["claim"], params, read)
+
+    def claims_of_lease(self, lease: int) -> Call[list[Claim]]:
+        """What runs under a lease: to release after a claim whose answer was lost."""
+        return Call(
+            "claims_of_lease",
+            self._sql["claims_of_lease"],
+            {"lease": lease},
+            lambda rows: [Claim(row[0], lease) for row in rows],
+        )
+
+    def extend(
+        self, claims: Sequence[Claim], lease_seconds: float
+    ) -> Call[dict[Claim, bool]]:
+        """Extend leases, up to each run's deadline.
+
+        Returns:
+            The claims that still hold, each with whether its cancellation was asked for.
+        """
+        params = {**_pairs(claims), "lease_seconds": lease_seconds}
+        return Call(
+            "extend",
+            self._sql["extend"],
+            params,
+            lambda rows: {Claim(row[0], row[1]): row[2] for row in rows},
+        )
+
+    def complete(self, outcomes: Sequence[Outcome]) -> Call[set[Claim]]:
+        """RUNNING -> DONE; returns the claims it was written for."""
+        params = {
+            **_pairs([outcome.claim for outcome in outcomes]),
+            "results": array(outcome.result for outcome in outcomes),
+            "dropped": _dropped(outcomes),
+        }
+        return Call(
+            "complete",
+            self._sql["complete"],
+            params,
+            lambda rows: {Claim(row[0], row[1]) for row in rows},
+        )
+
+    def fail(
+        self, outcomes: Sequence[Outcome], base: float, maximum: float
+    ) -> Call[dict[int, tuple[JobStatus, datetime | None]]]:
+        """RUNNING -> SCHEDULED, DEAD, FAILED or CANCELLED, as the database decides.
+
+        Args:
+            base, maximum: of the backoff, in seconds.
+
+        Returns:
+            Job id -> status, and when it is due again (SCHEDULED).
+        """
+        params = {
+            **_pairs([outcome.claim for outcome in outcomes]),
+            "verdicts": array(outcome.verdict.value for outcome in outcomes),
+            "errors": array(outcome.error for outcome in outcomes),
+            "delays": array(outcome.delay for outcome in outcomes),
+            "dropped": _dropped(outcomes),
+            "base": base,
+            "maximum": maximum,
+        }
+        return Call(
+            "fail",
+            self._sql["fail"],
+            params,
+            lambda rows: {row[0]: (JobStatus(row[1]), row[2]) for row in rows},
+        )
+
+    def release(self, claims: Sequence[Claim], keep_payload: int) -> Call[dict[int, JobStatus]]:
+        """RUNNING -> QUEUED, the attempt given back; CANCELLED where that was asked for."""
+        return Call(
+            "release",
+            self._sql["release"],
+            {**_pairs(claims), "keep_payload": keep_payload},
+            lambda rows: {row[0]: JobStatus(row[1]) for row in rows},
+        )
+
+    def recorded(self, claims: Sequence[Claim]) -> Call[dict[Claim, JobStatus]]:
+        """Which of these runs ended by their own lease, as the archive tells."""
+        return Call(
+            "recorded",
+            self._sql["recorded"],
+            _pairs(claims),
+            lambda rows: {Claim(row[0], row[1]): JobStatus(row[2]) for row in rows},
+        )
+
+    def progress(self, reports: Sequence[tuple[Claim, str]]) -> Call[None]:
+        """Write the latest progress (JSON text) of runs that still hold."""
+        params = {
+            **_pairs([claim for claim, _ in reports]),
+            "progress": array(text for _, text in reports),
+        }
+        return Call("progress", self._sql["progress"], params, lambda rows: None)
+
+
+def _pairs(claims: Sequence[Claim]) -> dict[str, str]:
+    return {
+        "ids": array(claim.id for claim in claims),
+        "leases": array(claim.lease for claim in claims),
+    }
+
+
+def _dropped(outcomes: Sequence[Outcome]) -> str:
+    return array(outcome.claim.id for outcome in outcomes if not outcome.keep_payload)
+
+
+def _claimed(lease: int, row: Row) -> ClaimedJob:
+    (id_, kind, queue, tenant, priority, payload, attempt, max_attempts, timeout, run_at, waited, tags, meta) = row
+    return ClaimedJob(
+        Claim(id_, lease), kind, queue, tenant, priority, payload, attempt, max_attempts, timeout,
+        run_at, waited or 0.0, tags or [], meta if isinstance(meta, dict) else {},
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""What workers do besides running jobs: reclaim, promote, discover lanes, say that they live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from jobq.model import JobStatus, Lane
+from jobq.sql import Statements
+from jobq.store.calls import Call, Row, array
+
+
+class LaneHead(NamedTuple):
+    """A lane and the first job in it that may be claimed."""
+
+    lane: Lane
+    run_at: datetime
+    id: int
+
+
+@dataclass(frozen=True)
+class Reclaimed:
+    """A job whose lease ended, and what became of it."""
+
+    id: int
+    kind: str
+    status: JobStatus
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """A step of the promoter: whether it was elected, how many jobs it moved, and what comes next."""
+
+    elected: bool
+    moved: int
+    last: datetime | None
+    next_in: float | None
+
+
+class UpkeepStore:
+    """Statements of a worker's own housekeeping."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._sql = statements
+
+    def reclaim(
+        self, floor: datetime, most: int, keep_payload: int, only: Sequence[int] | None = None
+    ) -> Call[list[Reclaimed]]:
+        """RUNNING with an ended lease -> QUEUED, DEAD or CANCELLED.
+
+        Args:
+            floor: leases that ended up to then are taken as handled.
+            only: ids to restrict it to.
+        """
+        params = {
+            "floor": floor,
+            "most": most,
+            "keep_payload": keep_payload,
+            "only": None if only is None else array(only),
+        }
+        return Call(
+            "reclaim",
+            self._sql["reclaim"],
+            params,
+            lambda rows: [Reclaimed(row[0], row[1], JobStatus(row[2])) for row in rows],
+        )
+
+    def expired(self, floor: datetime, most: int) -> Call[list[int]]:
+        """Ids of jobs whose lease ended."""
+        return Call(
+            "expired",
+            self._sql["expired"],
+            {"floor": floor, "most": most},
+            lambda rows: [row[0] for row in rows],
+        )
+
+    def promote(self, floor: datetime, most: int) -> Call[Promoted]:
+        """SCHEDULED -> QUEUED for up to `most` due jobs, those due before `floor` aside."""
+        return Call(
+            "promote",
+            self._sql["promote"],
+            {"floor": floor, "most": most},
+            lambda rows: Promoted(*rows[0]),
+        )
+
+    def discover(self, after: Lane, most: int) -> Call[list[LaneHead]]:
+        """Up to `most` lanes that have jobs to claim, in index order after a lane."""
+        params = {
+            "queue": after.queue,
+            "tenant": after.tenant,
+            "priority": after.priority,
+            "most": most,
+        }
+        return Call("discover", self._sql["discover"], params, _heads)
+
+    def register_kinds(self, kinds: Sequence[Mapping[str, Any]]) -> Call[None]:
+        """Write the defaults of kinds: kind, queue, priority, max_attempts, timeout (seconds)."""
+        columns = ("kind", "queue", "priority", "max_attempts", "timeout")
+        params = {name: array(kind[name] for kind in kinds) for name in columns}
+        return Call("register_kinds", self._sql["register_kinds"], params, lambda rows: None)
+
+    def beat(self, worker: Mapping[str, Any]) -> Call[None]:
+        """Say that a worker lives; `claimed_ago` and `ttl` are seconds."""
+        params = {**worker, "kinds": array(worker["kinds"])}
+        params["queues"] = None if worker["queues"] is None else array(worker["queues"])
+        return Call("beat", self._sql["beat"], params, lambda rows: None)
+
+    def leave(self, id: str) -> Call[None]:
+        """Remove a worker's row."""
+        return Call("leave", self._sql["leave"], {"id": id}, lambda rows: None)
+
+    def make_partitions(self, days: int) -> Call[int]:
+        """Make the archive's partitions up to `days` ahead; returns how many were missing."""
+        return Call(
+            "make_partitions",
+            self._sql["make_partitions"],
+            {"days": days},
+            lambda rows: int(rows[0][0]),
+        )
+
+    def expire_keys(self, life: float, most: int) -> Call[None]:
+        """Remove up to `most` idempotency keys older than `life` seconds."""
+        return Call(
+            "expire_keys",
+            self._sql["expire_keys"],
+            {"life": life, "most": most},
+            lambda rows: None,
+        )
+
+
+def _heads(rows: list[Row]) -> list[LaneHead]:
+    return [LaneHead(Lane(queue, tenant, priority), run_at, id_) for queue, tenant, priority, run_at, id_ in rows]
