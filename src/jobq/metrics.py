@@ -95,7 +95,7 @@ class Metrics:
     def __init__(
         self, registry: CollectorRegistry, *, worker: bool = True, kinds: Iterable[str] = ()
     ) -> None:
-        disable_created_metrics()  # a timestamp beside every series doubles their number
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a timestamp beside every series doubles their number
         self._kinds = Labels()
         for kind in kinds:
             self._kinds(kind)
@@ -181,6 +181,7 @@ class Metrics:
         """Count a run that ended.
 
         Args:
+            kind: of the job.
             outcome: one of `OUTCOMES`.
             seconds: how long it ran.
         """
