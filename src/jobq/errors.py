@@ -51,9 +51,26 @@ class UnknownKind(InvalidJob):
 
 
 class IdempotencyConflict(JobQError):
-    """The idempotency key was used before for another kind or payload."""
+    """The idempotency key was used before for another kind or payload.
+
+    Attributes:
+        index: which job of a batch, from 0.
+        job_id: the job that the key stands for.
+    """
 
     code = "idempotency_conflict"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fields: Mapping[str, str] | None = None,
+        index: int = 0,
+        job_id: int | None = None,
+    ) -> None:
+        super().__init__(message, fields=fields)
+        self.index = index
+        self.job_id = job_id
 
 
 class KeyInProgress(JobQError):

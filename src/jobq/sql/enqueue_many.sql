@@ -1,5 +1,5 @@
 -- Many jobs, with or without keys, in the order given. A key is inserted before its job, in key order, so that
--- rivals wait for one another instead of deadlocking; a job whose key was taken is not inserted, and
+-- rivals wait for one another instead of deadlocking (all retained keys first: hence the count); a job whose key was taken is not inserted, and
 -- resolve_keys.sql reads the winner.
 WITH input AS MATERIALIZED (
     SELECT i.ord, nextval({sequence}) AS id, i.kind, coalesce(i.queue, k.queue, 'default') AS queue, i.tenant,
@@ -29,7 +29,8 @@ WITH input AS MATERIALIZED (
     SELECT tenant, 'live', unique_key, id
     FROM (SELECT DISTINCT ON (tenant, unique_key) tenant, unique_key, id
           FROM input
-          WHERE unique_key IS NOT NULL AND (idempotency_key IS NULL OR id IN (SELECT job_id FROM retained))
+          WHERE unique_key IS NOT NULL AND (SELECT count(*) FROM retained) >= 0
+            AND (idempotency_key IS NULL OR id IN (SELECT job_id FROM retained))
           ORDER BY tenant, unique_key, ord) wanted
     ORDER BY tenant, unique_key
     ON CONFLICT DO NOTHING

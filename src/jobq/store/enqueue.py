@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -64,17 +64,19 @@ class EnqueueStore:
             "meta": orjson.dumps(job.meta).decode() if job.meta else None,
             **self._defaults,
         }
-        return Call("enqueue", self._sql["enqueue"], params, lambda rows: _enqueued(rows[0], True))
+        tenant = job.tenant
+        return Call("enqueue", self._sql["enqueue"], params, lambda rows: _inserted(rows[0], tenant))
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> Conversation:
         """Insert jobs, all or none; to be run inside a transaction (see `KEY_WAIT`).
 
         Raises:
-            IdempotencyConflict: a key was used before for another kind or payload.
+            IdempotencyConflict: a key was used before for another kind or payload; its `index` tells
+                which job's.
             WinnerGone: roll back and start again.
         """
         rows: list[Row] = yield self._insert_many(jobs)
-        found = [_enqueued(row, True) if row[1] is not None else None for row in rows]
+        found = [_created(row) if row[1] is not None else None for row in rows]
         lost = [index for index, item in enumerate(found) if item is None]
         if lost:
             yield from self._resolve(jobs, rows, lost, found)
@@ -84,25 +86,24 @@ class EnqueueStore:
         self, jobs: Sequence[NewJob], rows: list[Row], lost: list[int], found: list[Enqueued | None]
     ) -> Generator[Call[Any], Any, None]:
         winners: list[Row] = yield self._resolve_keys(jobs, rows, lost)
-        adopted = []
+        adopted: dict[int, tuple[int, str]] = {}
         for index, (_, retained_id, same, live_id, status) in zip(lost, winners, strict=True):
-            job, own_id = jobs[index], rows[index][0]
-            if job.idempotency_key is not None and retained_id != own_id:
-                winner = retained_id
-                if winner is not None and not same:
-                    raise _conflict(index, winner, batch=len(jobs) > 1)
-            else:
+            own_id = rows[index][0]
+            if jobs[index].idempotency_key is None:
                 winner = live_id
-                if job.idempotency_key is not None:
-                    adopted.append((job.tenant, job.idempotency_key, own_id, live_id))
+            elif retained_id == own_id:  # only the unique key was taken
+                winner = live_id
+                adopted[own_id] = (live_id, status)
+            elif retained_id is None or same:
+                # The job it stands for may itself have given way to a live one, in this batch.
+                winner, status = adopted.get(retained_id, (retained_id, status))
+            else:
+                raise _conflict(index, retained_id)
             if winner is None:
                 raise WinnerGone
-            _, _, queue, tenant, priority, run_at = rows[index]
-            found[index] = Enqueued(
-                Job(winner, _status(status), created=False), Lane(queue, tenant, priority), run_at
-            )
+            found[index] = _replayed(rows[index], winner, status)
         if adopted:
-            yield self._adopt_keys(adopted)
+            yield self._adopt_keys(jobs, rows, adopted)
 
     def _insert_many(self, jobs: Sequence[NewJob]) -> Call[list[Row]]:
         params = {
@@ -138,15 +139,39 @@ class EnqueueStore:
         }
         return Call("resolve_keys", self._sql["resolve_keys"], params, list)
 
-    def _adopt_keys(self, adopted: list[tuple[str, str, int, int]]) -> Call[None]:
-        names = ("tenant", "idempotency_key", "id", "live_id")
-        params = {name: array(row[i] for row in adopted) for i, name in enumerate(names)}
+    def _adopt_keys(
+        self, jobs: Sequence[NewJob], rows: list[Row], adopted: Mapping[int, tuple[int, str]]
+    ) -> Call[None]:
+        pairs = [(job, row[0]) for job, row in zip(jobs, rows, strict=True) if row[0] in adopted]
+        params = {
+            "tenant": array(job.tenant for job, _ in pairs),
+            "idempotency_key": array(job.idempotency_key for job, _ in pairs),
+            "id": array(own_id for _, own_id in pairs),
+            "live_id": array(adopted[own_id][0] for _, own_id in pairs),
+        }
         return Call("adopt_keys", self._sql["adopt_keys"], params, lambda rows: None)
 
+    def notify(self, messages: Sequence[str]) -> Call[None]:
+        """Send wake-up messages (see `jobq.wakeup`)."""
+        return Call(
+            "notify", self._sql["notify"], {"messages": array(messages)}, lambda rows: None
+        )
 
-def _enqueued(row: Row, created: bool) -> Enqueued:
+
+def _inserted(row: Row, tenant: str) -> Enqueued:
+    id_, status, queue, priority, run_at = row
+    return Enqueued(Job(id_, JobStatus(status)), Lane(queue, tenant, priority), run_at)
+
+
+def _created(row: Row) -> Enqueued:
     id_, status, queue, tenant, priority, run_at = row
-    return Enqueued(Job(id_, JobStatus(status), created), Lane(queue, tenant, priority), run_at)
+    return Enqueued(Job(id_, JobStatus(status)), Lane(queue, tenant, priority), run_at)
+
+
+def _replayed(row: Row, winner: int, status: str) -> Enqueued:
+    _, _, queue, tenant, priority, run_at = row
+    job = Job(winner, _status(status), created=False)
+    return Enqueued(job, Lane(queue, tenant, priority), run_at)
 
 
 def _status(text: str) -> JobStatus | str:
@@ -154,7 +179,8 @@ def _status(text: str) -> JobStatus | str:
     return JobStatus(text) if text in JobStatus.__members__ else text
 
 
-def _conflict(index: int, winner: int, *, batch: bool) -> IdempotencyConflict:
-    field = f"jobs[{index}].idempotencyKey" if batch else "idempotencyKey"
+def _conflict(index: int, winner: int) -> IdempotencyConflict:
     reason = f"was used before for another kind or payload (job {winner})"
-    return IdempotencyConflict(f"{field} {reason}", fields={field: reason})
+    return IdempotencyConflict(
+        f"idempotency_key {reason}", fields={"idempotency_key": reason}, index=index, job_id=winner
+    )

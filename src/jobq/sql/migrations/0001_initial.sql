@@ -1,7 +1,7 @@
 -- The queue: live jobs, finished jobs, keys, kinds, workers. docs/architecture.md explains the choices.
 
 -- 16 hex digits that stand for a lane in wake-up messages: names stay private, messages small.
--- jobq.model.Lane in Python computes the same (jobq/engine/wakeup.py).
+-- Python computes the same (jobq/wakeup.py).
 CREATE FUNCTION {schema}.lane_token(queue text, tenant text, priority smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN left(md5(queue || E'\n' || tenant || E'\n' || priority::text), 16);
@@ -212,6 +212,31 @@ BEGIN ATOMIC
                 FROM unnest(tokens, first, last) AS lane(token, first, last) GROUP BY token) lanes) messages
     WHERE message IS NOT NULL;
 END;
+
+-- Inserts one job that has no keys; enqueue.sql calls it. A function, because its plan is kept: planning the same
+-- statement anew takes longer than running it, and a prepared one would not survive a transaction pooler.
+CREATE FUNCTION {schema}.insert_job(
+    kind text, queue text, tenant text, priority integer, payload jsonb, max_attempts integer, timeout double precision,
+    delay double precision, run_at timestamptz, concurrency_key text, tags text[], meta jsonb,
+    default_max_attempts integer, default_timeout double precision,
+    OUT id bigint, OUT status text, OUT its_queue text, OUT its_priority smallint, OUT due timestamptz
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO {schema}.job AS j (kind, queue, tenant, priority, status, payload, max_attempts, timeout, created_at, run_at,
+                                   ready_at, concurrency_key, tags, meta)
+    SELECT insert_job.kind, coalesce(insert_job.queue, k.queue, 'default'), insert_job.tenant,
+           coalesce(insert_job.priority, k.priority, 0), CASE WHEN t.due > t.stamp THEN 'SCHEDULED' ELSE 'QUEUED' END,
+           insert_job.payload, coalesce(insert_job.max_attempts, k.max_attempts, default_max_attempts),
+           coalesce(insert_job.timeout, k.timeout, default_timeout), t.stamp, t.due,
+           CASE WHEN t.due > t.stamp THEN NULL ELSE t.stamp END, insert_job.concurrency_key, insert_job.tags, insert_job.meta
+    FROM (SELECT stamp, greatest(coalesce(insert_job.run_at, stamp + make_interval(secs => delay)), stamp) AS due
+          FROM (SELECT clock_timestamp() AS stamp) c) t
+    LEFT JOIN {schema}.kind k ON k.kind = insert_job.kind
+    RETURNING j.id, j.status, j.queue, j.priority, j.run_at
+    INTO insert_job.id, insert_job.status, its_queue, its_priority, insert_job.due;
+END $$;
+COMMENT ON FUNCTION {schema}.insert_job IS 'For jobq itself: inserts one job without keys. Use enqueue.';
 
 -- Enqueues one job in the caller's transaction. A key that was used before gives the id of the job it stands for.
 CREATE FUNCTION {schema}.enqueue(
