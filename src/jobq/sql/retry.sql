@@ -1,5 +1,6 @@
 -- Queues a job again by hand: SCHEDULED runs now, DEAD starts over with attempts 0, FAILED and CANCELLED too when forced.
--- A unique key is taken again first; where another live job holds it, nothing changes. Comes back with one row when done.
+-- A unique key is taken again first; where another live job holds it, nothing changes, nor
+-- where the payload was dropped. Comes back with one row when done.
 WITH waiting AS (
     UPDATE {schema}.job
     SET status = 'QUEUED', run_at = clock_timestamp(), ready_at = clock_timestamp()
@@ -7,7 +8,7 @@ WITH waiting AS (
     RETURNING id, queue, tenant, priority, run_at
 ), finished AS MATERIALIZED (
     SELECT id AS finished_id, tenant, unique_key FROM {schema}.job_archive
-    WHERE id = %(id)s AND (status = 'DEAD' OR (%(force)s AND status IN ('FAILED', 'CANCELLED')))
+    WHERE id = %(id)s AND (status = 'DEAD' OR (%(force)s AND status IN ('FAILED', 'CANCELLED'))) AND payload IS NOT NULL
     FOR UPDATE
 ), taken AS (
     INSERT INTO {schema}.key (tenant, scope, key, job_id)

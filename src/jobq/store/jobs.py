@@ -17,6 +17,13 @@ _SUMMARY = (
 _FULL = (*_SUMMARY, "payload", "result", "progress", "history")
 _LISTED = (*_SUMMARY, "progress")
 
+#: Where jobs of a status lie: the live table, or a class of the archive.
+_CLASSES = {
+    **dict.fromkeys(("SCHEDULED", "QUEUED", "RUNNING"), "live"),
+    **dict.fromkeys(("DONE", "CANCELLED"), "done"),
+    **dict.fromkeys(("DEAD", "FAILED"), "dead"),
+}
+
 Record = dict[str, Any]
 
 
@@ -27,7 +34,7 @@ class JobStore:
         self._sql = statements
 
     def find_job(self, id: int) -> Call[Record | None]:
-        """One job with everything; payload and result as JSON text."""
+        """One job with everything; meta, payload, result, progress and history as JSON text."""
         return Call(
             "find_job",
             self._sql["find_job"],
@@ -46,11 +53,12 @@ class JobStore:
         tenant: str | None = None,
         tag: str | None = None,
     ) -> Call[list[Record]]:
-        """Jobs with ids below `before`, newest first, without payload, result and history."""
+        """Jobs with ids below `before`, newest first; meta and progress as JSON text, no payload and result."""
         params = {
             "most": most,
             "before": before,
             "statuses": list(statuses) if statuses else None,
+            "classes": sorted({_CLASSES[status] for status in statuses}) if statuses else None,
             "kind": kind,
             "queue": queue,
             "tenant": tenant,
