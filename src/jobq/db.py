@@ -30,6 +30,9 @@ ENGINE_SETTINGS = {
 }
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT = 5
+#: Seconds after which a pool gives up one attempt to connect; the next caller starts a new one. psycopg_pool
+#: doubles the pauses within an attempt, so a long one would sleep on for minutes after the server is back.
+RECONNECT_TIMEOUT = 1.0
 #: SQLSTATE classes and codes that say "not now" rather than "not this": connection lost (08), server
 #: shutting down or starting (57P), too many connections and out of resources (53), read-only (25006).
 _UNAVAILABLE = ("08", "57P", "53")
@@ -85,6 +88,7 @@ def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool
         max_size=most,
         max_idle=60,
         timeout=CONNECT_TIMEOUT,
+        reconnect_timeout=RECONNECT_TIMEOUT,
         open=False,
         name=name,
         check=AsyncConnectionPool.check_connection,
@@ -99,6 +103,7 @@ def open_pool_sync(url: str, *, most: int, name: str = "jobq") -> ConnectionPool
         max_size=most,
         max_idle=60,
         timeout=CONNECT_TIMEOUT,
+        reconnect_timeout=RECONNECT_TIMEOUT,
         open=False,
         name=name,
         check=ConnectionPool.check_connection,
