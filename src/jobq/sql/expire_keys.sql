@@ -6,3 +6,4 @@ WHERE (tenant, scope, key) IN (
     ORDER BY created_at
     LIMIT %(most)s
     FOR UPDATE SKIP LOCKED)
+RETURNING 1

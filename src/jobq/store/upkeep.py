@@ -12,12 +12,17 @@ from jobq.sql import Statements
 from jobq.store.calls import Call, Row, array
 
 
+#: Sorts after every name (COLLATE "C" compares bytes).
+LAST_NAME = "\U0010ffff"
+
+
 class LaneHead(NamedTuple):
-    """A lane and the first job in it that may be claimed."""
+    """A lane and the first job in it that may be claimed; `due` is false where even that one is early."""
 
     lane: Lane
     run_at: datetime
     id: int
+    due: bool
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,24 @@ class Promoted:
     next_in: float | None
 
 
+@dataclass(frozen=True)
+class ReapCheck:
+    """The database clock (seconds since 1970), the server's uptime (seconds), and whether a lease ended."""
+
+    now: float
+    uptime: float
+    expired: bool
+
+
 class UpkeepStore:
     """Statements of a worker's own housekeeping."""
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
+
+    def reap_check(self) -> Call[ReapCheck]:
+        """What the reaper must know before it judges leases."""
+        return Call("reap_check", self._sql["reap_check"], {}, lambda rows: ReapCheck(*rows[0]))
 
     def reclaim(
         self, floor: datetime, most: int, keep_payload: int, only: Sequence[int] | None = None
@@ -85,13 +103,14 @@ class UpkeepStore:
             lambda rows: Promoted(*rows[0]),
         )
 
-    def discover(self, after: Lane, most: int) -> Call[list[LaneHead]]:
-        """Up to `most` lanes that have jobs to claim, in index order after a lane."""
+    def discover(self, after: Lane, most: int, last: str = LAST_NAME) -> Call[list[LaneHead]]:
+        """Up to `most` lanes that have jobs to claim, in index order after a lane, up to queue `last`."""
         params = {
             "queue": after.queue,
             "tenant": after.tenant,
             "priority": after.priority,
             "most": most,
+            "last": last,
         }
         return Call("discover", self._sql["discover"], params, _heads)
 
@@ -120,15 +139,15 @@ class UpkeepStore:
             lambda rows: int(rows[0][0]),
         )
 
-    def expire_keys(self, life: float, most: int) -> Call[None]:
-        """Remove up to `most` idempotency keys older than `life` seconds."""
+    def expire_keys(self, life: float, most: int) -> Call[int]:
+        """Remove up to `most` idempotency keys older than `life` seconds; returns how many."""
         return Call(
             "expire_keys",
             self._sql["expire_keys"],
             {"life": life, "most": most},
-            lambda rows: None,
+            len,
         )
 
 
 def _heads(rows: list[Row]) -> list[LaneHead]:
-    return [LaneHead(Lane(queue, tenant, priority), run_at, id_) for queue, tenant, priority, run_at, id_ in rows]
+    return [LaneHead(Lane(*row[:3]), *row[3:]) for row in rows]

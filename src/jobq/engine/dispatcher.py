@@ -1,0 +1,181 @@
+"""Claims jobs for free slots and starts them: nothing that was claimed ever waits in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psycopg
+
+from jobq import logs
+from jobq.db import is_unavailable
+from jobq.engine.discovery import Discovery
+from jobq.engine.lanes import MOST_TENANTS
+from jobq.engine.pool import SlotPool
+from jobq.engine.session import Retry, Session
+from jobq.model import Claim, ClaimedJob
+from jobq.store import ClaimSettings, RunStore
+from jobq.wakeup import LanesReady, LookEverywhere
+
+log = logs.get("jobq.worker")
+
+#: Seconds between polls right after activity; doubled while nothing comes, up to the poll interval.
+FIRST_POLL = 0.05
+#: Seconds after which a claim whose answer was lost is looked for again.
+LOOK_AGAIN = 5.0
+
+
+@dataclass
+class Dispatcher:
+    """The claim loop of a worker.
+
+    Args:
+        session: the session of its own.
+        settings: what every claim stamps.
+        poll_interval: seconds, the upper bound of a missed wake-up.
+        keep_payload: bytes (JOBQ_KEEP_PAYLOAD), for jobs that are cancelled instead of released.
+        start: starts a claimed job in its pool.
+        may_claim: whether outcomes are recorded fast enough to take on more.
+        claimed: called with the seconds each claim took.
+    """
+
+    session: Session
+    runs: RunStore
+    discovery: Discovery
+    pools: list[SlotPool]
+    settings: ClaimSettings
+    poll_interval: float
+    keep_payload: int
+    start: Callable[[ClaimedJob, SlotPool], None]
+    may_claim: Callable[[], bool]
+    claimed: Callable[[float], None]
+    stopping: bool = False
+    #: When the loop last did what it should (monotonic): claimed, found nothing, or had no free slot.
+    succeeded_at: float = field(default_factory=time.monotonic)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _poll: float = FIRST_POLL
+    _poll_at: float = 0.0
+    #: Whether the last attempt found the database away.
+    outage: bool = False
+    _stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Leases of claims whose answer was lost -> when to look (again) what they took (monotonic).
+    _lost: dict[int, list[float]] = field(default_factory=dict)
+    _retry: Retry = field(default_factory=Retry)
+
+    def wake(self) -> None:
+        """A slot is free, or something was queued."""
+        self._wake.set()
+
+    def hear(self, message: LanesReady | LookEverywhere) -> None:
+        """A wake-up hint arrived."""
+        for pool in self.pools:
+            pool.table.hear(message)
+        self._wake.set()
+
+    def listening(self, up: bool) -> None:
+        """Whether hints arrive: without them there are no floors (design.md 22)."""
+        for pool in self.pools:
+            pool.table.use_floors = up
+            if up:
+                pool.table.look_from_bottom()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim until stopped."""
+        while not self.stopping:
+            self._wake.clear()
+            try:
+                pause = await self.step()
+                self._retry.reset()
+                self.succeeded_at, self.outage = time.monotonic(), False
+            except (psycopg.Error, OSError) as error:
+                self.outage = is_unavailable(error)
+                if not self.outage:
+                    log.error("a claim failed", exc_info=True)
+                await _wait(self._stopped, self._retry.next())
+            else:
+                if pause > 0:
+                    await _wait(self._wake, pause)
+
+    def stop(self) -> None:
+        """Claim no more; a claim under way is released when its answer comes."""
+        self.stopping = True
+        self._stopped.set()
+        self._wake.set()
+
+    async def step(self) -> float:
+        """Look for lanes where it is time to, and claim once for each pool; returns seconds to pause."""
+        await self.release_lost()
+        now = time.monotonic()
+        if now >= self._poll_at:
+            self.discovery.poll()
+            self._poll_at = now + self._poll
+            self._poll = min(self._poll * 2, self.poll_interval)
+        if not self.may_claim() or not any(pool.free_express for pool in self.pools):
+            return self.poll_interval
+        await self.discovery.step()
+        again = False
+        for pool in self.pools:
+            again |= await self._claim(pool)
+        if again:
+            return 0.0
+        wait = min(self._poll_at, self.discovery.next_at) - time.monotonic()
+        return max(wait, 0.001)
+
+    async def _claim(self, pool: SlotPool) -> bool:
+        """Claim for one pool and start what came; whether it is worth trying again at once."""
+        free, plan = pool.plan(MOST_TENANTS)
+        if not plan or self.stopping:
+            return False
+        lease = secrets.randbits(63)
+        began = time.monotonic()
+        try:
+            call = self.runs.claim(lease, free, pool.table.shares(plan), self.settings)
+            jobs = await self.session.run(call)
+            pool.table.answered(plan, jobs, free)
+        except (psycopg.Error, OSError) as error:
+            if is_unavailable(error):
+                self._lost[lease] = [began, began + LOOK_AGAIN]
+            raise
+        except asyncio.CancelledError:
+            self._lost[lease] = [began]
+            raise
+        finally:
+            pool.table.landed()
+        self.claimed(time.monotonic() - began)
+        if self.stopping:
+            await self._release([job.claim for job in jobs])
+            return False
+        for job in jobs:
+            self.start(job, pool)
+        if jobs:
+            self._poll = FIRST_POLL
+            self._poll_at = min(self._poll_at, time.monotonic() + self._poll)
+        return pool.clock.anyone_ready and pool.free > 0
+
+    async def release_lost(self, *, now: bool = False) -> None:
+        """After a claim whose answer was lost: what it took is given back by its lease.
+
+        Looked for twice, since the server may commit after it lost us; `now` does not wait for that.
+        """
+        for lease, times in list(self._lost.items()):
+            if now or time.monotonic() >= times[0]:
+                await self._release(await self.session.run(self.runs.claims_of_lease(lease)))
+                times.pop(0)
+                if not times:
+                    del self._lost[lease]
+
+    async def _release(self, claims: list[Claim]) -> None:
+        if claims:
+            await self.session.run(self.runs.release(claims, self.keep_payload))
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

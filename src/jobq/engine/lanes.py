@@ -1,0 +1,216 @@
+"""The lanes a slot pool knows, and the floors that keep claims fast (pure, no I/O).
+
+A floor is the last (run_at, id) claimed in a lane: the next claim starts there, so that it never
+walks over the dead index entries of jobs long claimed (design.md 22). What keeps it correct: every
+transition into QUEUED announces its lane with the span of due times; what lies below the floor
+becomes a span scanned beside it; announcements that arrive while a claim is in flight are applied
+after its answer, against the raised floor; discovery finds whatever a lost hint left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
+
+from jobq.engine.fair import Clock
+from jobq.model import ClaimedJob, Lane
+from jobq.store import BEGINNING, LaneHead, Share, Span
+from jobq.wakeup import LanesReady, LookEverywhere, token
+
+#: Spans beside a floor; more are merged into one.
+MOST_SPANS = 4
+#: Tenants named in one claim.
+MOST_TENANTS = 100
+
+Position = tuple[datetime, int]
+
+
+@dataclass(slots=True)
+class LaneState:
+    """What is known of one lane."""
+
+    lane: Lane
+    floor: Position | None = None
+    #: Spans of due times below the floor that may hold jobs, in order.
+    below: list[tuple[datetime, datetime]] = field(default_factory=list)
+    #: Whether it may hold jobs at all.
+    ready: bool = False
+    #: When it was last claimed from: lanes of one priority take turns.
+    turn: int = 0
+    #: Discovery round in which it was last of use.
+    seen: int = 0
+
+    def announce(self, first: datetime, last: datetime) -> None:
+        """Jobs due between first and last were queued."""
+        self.ready = True
+        if self.floor is None or first > self.floor[0]:
+            return
+        self.below.append((first, min(last, self.floor[0])))
+        self.below.sort()
+        if len(self.below) > MOST_SPANS:
+            self.below = [(self.below[0][0], max(end for _, end in self.below))]
+
+    def spans(self, *, use_floor: bool) -> list[Span]:
+        """What to claim from, oldest first."""
+        if self.floor is None or not use_floor:
+            return [Span(self.lane)]
+        older = [Span(self.lane, first, 0, last) for first, last in self.below]
+        return [*older, Span(self.lane, *self.floor)]
+
+    def taken(self, last: Position, *, exhausted: bool) -> None:
+        """A claim took jobs up to `last`; `exhausted`: and found no further one."""
+        if exhausted or self.floor is None or last > self.floor:
+            self.below.clear()
+        else:
+            self.below = [(max(a, last[0]), b) for a, b in self.below if b >= last[0]]
+        if self.floor is None or last > self.floor:
+            self.floor = last
+        if exhausted:
+            self.ready = False
+
+    def empty(self) -> None:
+        """A claim found nothing."""
+        self.below.clear()
+        self.ready = False
+
+
+class LaneTable:
+    """All lanes of one slot pool, by tenant; keeps the pool's clock told who has jobs.
+
+    Args:
+        clock: the pool's virtual clock.
+        queues: queues the pool serves; None for all.
+    """
+
+    def __init__(
+        self, clock: Clock, queues: frozenset[str] | None
+    ) -> None:
+        self.clock = clock
+        self.queues = queues
+        self._by_token: dict[str, LaneState] = {}
+        self._by_tenant: dict[str, dict[Lane, LaneState]] = {}
+        self._deferred: list[LanesReady | LookEverywhere] = []
+        self._in_flight = False
+        self._turn = count(1)
+        self._strange: set[str] = set()
+        #: Set when a hint named a lane that is not known: discovery must look.
+        self.must_look = True
+        self.use_floors = False
+
+    def serves(self, queue: str) -> bool:
+        """Whether this pool runs jobs of a queue."""
+        return self.queues is None or queue in self.queues
+
+    def hear(self, message: LanesReady | LookEverywhere) -> None:
+        """A wake-up hint; while a claim is in flight it waits for the answer."""
+        if self._in_flight:
+            self._deferred.append(message)
+        elif isinstance(message, LookEverywhere):
+            self.must_look = True
+        else:
+            for name, (first, last) in message.spans.items():
+                self._announce(name, first, last)
+
+    def discovered(self, heads: Iterable[LaneHead], round_: int) -> None:
+        """Lanes that discovery found jobs in, each with its first one."""
+        for head in heads:
+            if not head.due or not self.serves(head.lane.queue):
+                continue
+            state = self._state(head.lane)
+            state.seen = round_
+            if state.floor is None or (head.run_at, head.id) > state.floor:
+                state.ready = True
+            else:
+                state.announce(head.run_at, state.floor[0])
+            self.clock.set_ready(head.lane.tenant, True)
+
+    def forget(self, before_round: int) -> None:
+        """Drop idle lanes that discovery has not met since a round, and what hints named in vain."""
+        self._strange.clear()
+        for tenant, lanes in list(self._by_tenant.items()):
+            for lane, state in list(lanes.items()):
+                if not state.ready and state.seen < before_round:
+                    del lanes[lane], self._by_token[token(lane)]
+            if not lanes:
+                del self._by_tenant[tenant]
+
+    def look_from_bottom(self) -> None:
+        """Distrust all floors once: hints may have been lost."""
+        for lanes in self._by_tenant.values():
+            for state in lanes.values():
+                state.floor = None
+                state.below.clear()
+        self.must_look = True
+
+    def shares(self, plan: Sequence[tuple[str, int]]) -> list[Share]:
+        """What to claim for a plan of the clock; a claim is in flight from now on."""
+        self._in_flight = True
+        return [Share(most, self._spans(tenant)) for tenant, most in plan]
+
+    def answered(
+        self, plan: Sequence[tuple[str, int]], jobs: Sequence[ClaimedJob], free: int
+    ) -> None:
+        """The claim's answer: raise floors, note who has no more. `landed` follows."""
+        by_tenant: dict[str, list[ClaimedJob]] = {}
+        for job in jobs:
+            by_tenant.setdefault(job.tenant, []).append(job)
+        last_served = max((i for i, (tenant, _) in enumerate(plan) if tenant in by_tenant), default=-1)
+        for index, (tenant, most) in enumerate(plan):
+            taken = by_tenant.get(tenant, [])
+            cut = len(jobs) >= free and index >= last_served
+            if taken or not cut:
+                self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
+
+    def landed(self) -> None:
+        """No claim is in flight any more: apply what was heard meanwhile, against the raised floors."""
+        self._in_flight = False
+        deferred, self._deferred = self._deferred, []
+        for message in deferred:
+            self.hear(message)
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def _announce(self, name: str, first: datetime, last: datetime) -> None:
+        state = self._by_token.get(name)
+        if state is None:
+            # Perhaps a lane of a queue that others serve: look once, not at every hint.
+            if name not in self._strange:
+                self._strange.add(name)
+                self.must_look = True
+            return
+        state.announce(first, last)
+        self.clock.set_ready(state.lane.tenant, True)
+
+    def _state(self, lane: Lane) -> LaneState:
+        lanes = self._by_tenant.setdefault(lane.tenant, {})
+        state = lanes.get(lane)
+        if state is None:
+            state = lanes[lane] = self._by_token[token(lane)] = LaneState(lane)
+        return state
+
+    def _spans(self, tenant: str) -> list[Span]:
+        return [span for state in self._in_order(tenant) for span in state.spans(use_floor=self.use_floors)]
+
+    def _in_order(self, tenant: str) -> list[LaneState]:
+        ready = [state for state in self._by_tenant.get(tenant, {}).values() if state.ready]
+        return sorted(ready, key=lambda state: (-state.lane.priority, state.turn))
+
+    def _settle(self, tenant: str, jobs: list[ClaimedJob], *, exhausted: bool) -> None:
+        order = self._in_order(tenant)
+        last: dict[Lane, Position] = {}
+        for job in jobs:
+            position = (job.run_at, job.id)
+            last[job.lane] = max(last.get(job.lane, (BEGINNING, 0)), position)
+        served = [index for index, state in enumerate(order) if state.lane in last]
+        for index, state in enumerate(order):
+            # All lanes before the last one served were walked to their end.
+            done = exhausted or (bool(served) and index < served[-1])
+            if state.lane in last:
+                state.taken(last[state.lane], exhausted=done)
+                state.turn = next(self._turn)
+            elif done:
+                state.empty()
+        self.clock.set_ready(tenant, any(state.ready for state in order))

@@ -1,0 +1,124 @@
+"""Slot pools: how many jobs run at once, of which queues, and who comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobq.engine.fair import Clock, CostEstimates
+from jobq.engine.lanes import LaneTable
+from jobq.errors import ConfigurationError
+from jobq.fields import check_name
+
+
+@dataclass(frozen=True)
+class QueueSpec:
+    """A queue to serve; `slots` of its own, or None for the shared ones."""
+
+    name: str
+    slots: int | None = None
+
+
+@dataclass
+class SlotPool:
+    """Slots that serve some queues, with express slots beyond them.
+
+    Express slots (design.md 19) start only jobs of tenants that have nothing running here, so that a
+    quiet tenant need not wait for a job of a busy one to end.
+
+    Args:
+        slots: jobs that run at once.
+        express: further ones for quiet tenants.
+    """
+
+    slots: int
+    express: int
+    table: LaneTable
+    estimates: CostEstimates
+    running: int = 0
+    clock: Clock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = self.table.clock
+
+    @property
+    def free(self) -> int:
+        """Slots that may take a job of anybody."""
+        return max(0, self.slots - self.running)
+
+    @property
+    def free_express(self) -> int:
+        """Slots that are left for quiet tenants once all others are busy."""
+        return max(0, self.slots + self.express - self.running)
+
+    @property
+    def claim_size(self) -> int:
+        """Most jobs of one claim: half the slots, so that the next claim is under way while these run."""
+        return max(10, (self.slots + 1) // 2)
+
+    def plan(self, most_tenants: int) -> tuple[int, list[tuple[str, int]]]:
+        """How many jobs to claim now, and of whom at most how many each."""
+        if self.free:
+            free = min(self.free, self.claim_size)
+            return free, self.clock.plan(free, most_tenants)
+        free = min(self.free_express, most_tenants)
+        return free, self.clock.plan_express(free) if free else []
+
+    def started(self, tenant: str, kind: str) -> float:
+        """A job takes a slot; returns the seconds its tenant was charged."""
+        self.running += 1
+        estimate = self.estimates.of(kind)
+        self.clock.start(tenant, estimate)
+        return estimate
+
+    def ended(self, tenant: str, kind: str, estimate: float, seconds: float) -> None:
+        """A job gives its slot back after it took some seconds."""
+        self.running -= 1
+        self.estimates.learn(kind, seconds)
+        self.clock.end(tenant, estimate, seconds)
+
+
+def make_pools(queues: list[QueueSpec] | None, slots: int, express: int) -> list[SlotPool]:
+    """The pools of a worker.
+
+    Args:
+        queues: what to serve; None for every queue with the shared slots. A queue with slots of its
+            own gets a pool of its own; all others share `slots`.
+        slots, express: of the shared pool.
+    """
+    if queues is None:
+        return [_pool(None, slots, express)]
+    shared = frozenset(queue.name for queue in queues if queue.slots is None)
+    pools = [_pool(shared, slots, express)] if shared else []
+    for queue in queues:
+        if queue.slots is not None:
+            own_express = 0 if queue.slots == 1 else max(1, queue.slots // 8)
+            pools.append(_pool(frozenset({queue.name}), queue.slots, own_express if express else 0))
+    return pools
+
+
+def parse_queues(texts: list[str]) -> list[QueueSpec] | None:
+    """Queues as given on the command line or in JOBQ_QUEUES: `name` or `name:slots`.
+
+    Raises:
+        ConfigurationError: a name or number is wrong, or a queue is named twice.
+    """
+    specs: list[QueueSpec] = []
+    for text in texts:
+        name, colon, number = text.rpartition(":")
+        slots = None
+        if colon and number.isdecimal():
+            slots = int(number)
+        else:
+            name = text
+        if (problem := check_name(name)) is not None:
+            raise ConfigurationError(f"queue {name!r} {problem}")
+        if slots is not None and not 1 <= slots <= 10_000:
+            raise ConfigurationError(f"queue {name!r}: slots must be between 1 and 10000")
+        if any(spec.name == name for spec in specs):
+            raise ConfigurationError(f"queue {name!r} is named twice")
+        specs.append(QueueSpec(name, slots))
+    return specs or None
+
+
+def _pool(queues: frozenset[str] | None, slots: int, express: int) -> SlotPool:
+    return SlotPool(slots, express, LaneTable(Clock(), queues), CostEstimates())

@@ -1,0 +1,285 @@
+"""Writes outcomes, in batches that form by themselves: while one write is under way, others collect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import psycopg
+
+from jobq import logs
+from jobq.db import is_unavailable
+from jobq.engine.runner import Run
+from jobq.engine.session import Retry, Session
+from jobq.migrate import PARTITION_DAYS
+from jobq.model import Claim, JobStatus, Outcome, Verdict
+from jobq.store import RunStore, UpkeepStore
+
+log = logs.get("jobq.worker")
+
+#: Outcomes written by one statement at most.
+MOST_PER_WRITE = 1000
+#: Seconds between writes of progress.
+PROGRESS_PERIOD = 0.5
+#: Times a single outcome that PostgreSQL refuses is tried again before it is left to its lease.
+MOST_REFUSALS = 5
+
+#: What became of a run: success, retry, dead, failed, cancelled, released or lease_lost; with its status
+#: and the time it is due again.
+Recorded = Callable[[Run, Outcome, str, datetime | None], None]
+
+_OUTCOME_OF = {
+    JobStatus.SCHEDULED: "retry",
+    JobStatus.DEAD: "dead",
+    JobStatus.FAILED: "failed",
+    JobStatus.CANCELLED: "cancelled",
+    JobStatus.QUEUED: "released",
+    JobStatus.DONE: "success",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An outcome to write."""
+
+    run: Run
+    outcome: Outcome
+    #: An earlier write may have been committed although its answer was lost.
+    unsure: bool = False
+    refusals: int = 0
+    #: It needs no writing any more, or not now.
+    done: bool = False
+
+
+Write = Callable[[Sequence[Entry]], Awaitable[None]]
+
+
+@dataclass
+class Backoff:
+    """How the database draws the wait before the next attempt (seconds)."""
+
+    base: float
+    maximum: float
+
+
+@dataclass
+class Recorder:
+    """Takes outcomes from the runner and writes them, whatever the database does meanwhile.
+
+    Args:
+        session: the session of its own; outcomes wait for no claim.
+        recorded: called once for every outcome that was written or whose lease was lost.
+        gave_up: called for one that PostgreSQL refuses for good: its lease is left to end.
+    """
+
+    session: Session
+    runs: RunStore
+    upkeep: UpkeepStore
+    backoff: Backoff
+    keep_payload: int
+    recorded: Recorded
+    gave_up: Callable[[Run], None]
+    _waiting: list[Entry] = field(default_factory=list)
+    _writing: list[Entry] = field(default_factory=list)
+    _progress: dict[Claim, str] = field(default_factory=dict)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _retry: Retry = field(default_factory=Retry)
+    _progress_due: float = 0.0
+    _later: int = 0
+
+    def put(self, run: Run, outcome: Outcome) -> None:
+        """Take an outcome; it is written with the next batch."""
+        self._waiting.append(Entry(run, outcome))
+        self._idle.clear()
+        self._wake.set()
+
+    def put_progress(self, claim: Claim, text: str) -> None:
+        """Take a progress report (JSON text); the latest of a run is written, twice a second at most."""
+        self._progress[claim] = text
+        self._wake.set()
+
+    @property
+    def unrecorded(self) -> int:
+        """Outcomes that are not yet committed."""
+        return len(self._waiting) + len(self._writing) + self._later
+
+    async def flush(self) -> None:
+        """Wait until every outcome is written."""
+        if self.unrecorded:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._wait()
+            self._writing, self._waiting = self._waiting, []
+            try:
+                await self._write(self._writing)
+                await self._write_progress()
+                self._retry.reset()
+            except (psycopg.Error, OSError) as error:
+                if not is_unavailable(error):
+                    log.error("outcomes could not be written", exc_info=True)
+                await asyncio.sleep(self._retry.next())
+            if not self.unrecorded:
+                self._idle.set()
+
+    async def _wait(self) -> None:
+        """Until there is something to write. Progress alone waits for its period."""
+        loop = asyncio.get_running_loop()
+        while not self._waiting:
+            self._wake.clear()
+            pause = None
+            if self._progress:
+                pause = self._progress_due - loop.time()
+                if pause <= 0:
+                    return
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+
+    async def _write(self, entries: list[Entry]) -> None:
+        """Write all entries; those an outage interrupts go back to the front of the queue."""
+        left = list(entries)
+        try:
+            while left:
+                write = self._writer(left[0])
+                same = [entry for entry in left if self._writer(entry) == write]
+                await self._write_batch(write, same[:MOST_PER_WRITE])
+                left = [entry for entry in left if not entry.done]
+        finally:
+            self._writing = []
+            self._waiting[:0] = [entry for entry in left if not entry.done]
+
+    def _writer(self, entry: Entry) -> Write:
+        match entry.outcome.verdict:
+            case Verdict.SUCCESS:
+                return self._complete
+            case Verdict.RELEASE:
+                return self._release
+            case _:
+                return self._fail
+
+    async def _write_batch(
+        self, write: Write, batch: list[Entry]
+    ) -> None:
+        """Write a batch; what PostgreSQL refuses splits it, so that one bad row does not stall the rest."""
+        batch.sort(key=lambda entry: entry.run.claim)
+        try:
+            await self._settle_unsure(batch)
+            batch = [entry for entry in batch if not entry.done]
+            if batch:
+                await write(batch)
+        except (psycopg.Error, OSError) as error:
+            if is_unavailable(error):
+                for entry in batch:
+                    entry.unsure = True
+                raise
+            if await self._made_partition(error):
+                await write(batch)
+            else:
+                await self._split(write, batch, error)
+
+    async def _split(
+        self,
+        write: Write,
+        batch: list[Entry],
+        error: BaseException,
+    ) -> None:
+        if len(batch) == 1:
+            self._refused(batch[0], error)
+            return
+        middle = len(batch) // 2
+        await self._write_batch(write, batch[:middle])
+        await self._write_batch(write, batch[middle:])
+
+    def _refused(self, entry: Entry, error: BaseException) -> None:
+        """One outcome is refused: drop what may be at fault, try again a few times, then leave it to its lease."""
+        entry.refusals += 1
+        entry.done = True
+        log.warning(
+            "an outcome was refused", job_id=entry.run.job.id, kind=entry.run.job.kind,
+            sqlstate=getattr(error, "sqlstate", None), tries=entry.refusals,
+        )  # fmt: skip
+        if isinstance(error, psycopg.DataError | psycopg.errors.ProgramLimitExceeded):
+            entry.outcome.result = None
+            if entry.outcome.error is not None:
+                entry.outcome.error = "the error text could not be stored"
+        if entry.refusals >= MOST_REFUSALS:
+            log.error("an outcome is left to its lease", job_id=entry.run.job.id, kind=entry.run.job.kind)
+            self.gave_up(entry.run)
+            return
+        self._later += 1
+        delay = min(0.1 * 4**entry.refusals, 10.0)
+        asyncio.get_running_loop().call_later(delay, self._again, entry)
+
+    def _again(self, entry: Entry) -> None:
+        self._later -= 1
+        entry.done = False
+        self._waiting.append(entry)
+        self._wake.set()
+
+    async def _settle_unsure(self, batch: list[Entry]) -> None:
+        """After a lost answer: what the archive holds under our lease was our own success."""
+        unsure = [entry for entry in batch if entry.unsure]
+        if not unsure:
+            return
+        written = await self.session.run(self.runs.recorded([entry.run.claim for entry in unsure]))
+        for entry in unsure:
+            status = written.get(entry.run.claim)
+            entry.unsure = False
+            if status is not None:
+                self._record(entry, _OUTCOME_OF[status])
+
+    async def _complete(self, batch: Sequence[Entry]) -> None:
+        written = await self.session.run(self.runs.complete([entry.outcome for entry in batch]))
+        for entry in batch:
+            self._record(entry, "success" if entry.run.claim in written else "lease_lost")
+
+    async def _fail(self, batch: Sequence[Entry]) -> None:
+        call = self.runs.fail(
+            [entry.outcome for entry in batch], self.backoff.base, self.backoff.maximum
+        )
+        written = await self.session.run(call)
+        for entry in batch:
+            status, due = written.get(entry.run.claim.id, (None, None))
+            outcome = "lease_lost" if status is None else _OUTCOME_OF[status]
+            self._record(entry, outcome, due)
+
+    async def _release(self, batch: Sequence[Entry]) -> None:
+        call = self.runs.release([entry.run.claim for entry in batch], self.keep_payload)
+        written = await self.session.run(call)
+        for entry in batch:
+            status = written.get(entry.run.claim.id)
+            outcome = "lease_lost" if status is None else _OUTCOME_OF[status]
+            self._record(entry, outcome)
+
+    def _record(self, entry: Entry, outcome: str, due: datetime | None = None) -> None:
+        entry.done = True
+        self.recorded(entry.run, entry.outcome, outcome, due)
+
+    async def _made_partition(self, error: BaseException) -> bool:
+        """Whether a missing archive partition was at fault and is there now."""
+        if not isinstance(error, psycopg.errors.CheckViolation) or error.diag.constraint_name:
+            return False
+        return await self.session.run(self.upkeep.make_partitions(PARTITION_DAYS)) > 0
+
+    async def _write_progress(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if not self._progress or now < self._progress_due:
+            return
+        self._progress_due = now + PROGRESS_PERIOD
+        reports, self._progress = list(self._progress.items()), {}
+        try:
+            await self.session.run(self.runs.progress(reports))
+        except psycopg.Error as error:
+            if is_unavailable(error):
+                raise
+            log.warning("progress could not be written", sqlstate=error.sqlstate)
+

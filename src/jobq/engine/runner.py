@@ -1,0 +1,273 @@
+"""Runs claimed jobs through their handlers. Decides an outcome, writes nothing: it holds no SQL."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from jobq import logs
+from jobq.backoff import seconds as delay_seconds
+from jobq.config import format_duration
+from jobq.context import Context
+from jobq.errors import InvalidPayload, PermanentError, RetryAfter
+from jobq.handlers import Handler
+from jobq.model import Claim, ClaimedJob, Outcome, Verdict
+from jobq.payload import clean_text, decode, describe, encode
+
+if TYPE_CHECKING:
+    from jobq.engine.pool import SlotPool
+
+log = logs.get("jobq.worker")
+
+#: Seconds a coroutine has to end after it was cancelled at its timeout, before its outcome is
+#: recorded without it. Also the grace of the deadline that a claim stamps.
+GRACE = 10.0
+#: Frames of a traceback kept in the error text.
+MOST_FRAMES = 12
+#: Kinds named to somebody who used one that is unknown.
+MOST_NAMED = 10
+
+
+class Stop(StrEnum):
+    """Why a run is told to stop."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+    LEASE_LOST = "lease_lost"
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One attempt while it runs, and until its outcome is recorded."""
+
+    job: ClaimedJob
+    pool: SlotPool
+    estimate: float
+    started: float
+    handler: Handler | None = None
+    task: asyncio.Task[None] | None = None
+    context: Context | None = None
+    timer: asyncio.TimerHandle | None = None
+    stop: Stop | None = None
+    #: Its outcome was handed over although the handler still runs.
+    abandoned: bool = False
+    #: An outcome was handed over.
+    settled: bool = False
+    seconds: float = 0.0
+
+    @property
+    def claim(self) -> Claim:
+        """The right to write its outcome."""
+        return self.job.claim
+
+    @property
+    def threaded(self) -> bool:
+        """Whether it runs in a thread, which cannot be cancelled."""
+        return self.handler is not None and not self.handler.is_async
+
+
+@dataclass
+class Runner:
+    """Runs jobs in the loop or in threads.
+
+    Args:
+        handlers: by kind.
+        threads: how many handlers may run in threads at once (the slots of all pools).
+        keep_payload: bytes; larger payloads are dropped when a job is done (JOBQ_KEEP_PAYLOAD).
+        settled: called with a run and its outcome, once.
+        ended: called when the handler has returned: its slot is free.
+        report: called with a claim and a progress report as JSON text, from any thread.
+    """
+
+    handlers: Mapping[str, Handler]
+    threads: int
+    keep_payload: int
+    settled: Callable[[Run, Outcome], None]
+    ended: Callable[[Run], None]
+    report: Callable[[Claim, str], None]
+    _executor: ThreadPoolExecutor | None = field(default=None, init=False)
+
+    def start(self, run: Run) -> None:
+        """Start a run; returns at once."""
+        loop = asyncio.get_running_loop()
+        run.handler = self.handlers.get(run.job.kind)
+        run.task = loop.create_task(self._run(run))
+        run.timer = loop.call_later(run.job.timeout, self._timed_out, run)
+
+    def stop(self, run: Run, why: Stop) -> None:
+        """Tell a run to stop. A coroutine is cancelled; a thread can only be told.
+
+        At its timeout or when cancelled by request, a thread's outcome is recorded at once, while it
+        goes on; at shutdown it is not (its job must not run elsewhere while it lives on here).
+        """
+        if run.stop is None or why is Stop.LEASE_LOST:
+            run.stop = why
+        if run.context is not None:
+            run.context.stop(lease_lost=why is Stop.LEASE_LOST)
+        if not run.threaded:
+            if run.task is not None:
+                run.task.cancel()
+        elif why in (Stop.TIMEOUT, Stop.CANCEL):
+            self._abandon(run)
+
+    def close(self) -> None:
+        """Give up the threads without waiting for them."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, run: Run) -> None:
+        try:
+            outcome = await self._attempt(run)
+        except BaseException as error:  # a fault of ours must not cost the job its outcome or the slot
+            log.error("the runner failed", job_id=run.job.id, exc_info=True)
+            outcome = _outcome(run, Verdict.RETRY, describe(error))
+        if run.timer is not None:
+            run.timer.cancel()
+        run.seconds = time.monotonic() - run.started
+        if not run.settled:
+            run.settled = True
+            self.settled(run, outcome)
+        self.ended(run)
+
+    async def _attempt(self, run: Run) -> Outcome:
+        job, handler = run.job, run.handler
+        if handler is None:
+            return _outcome(run, Verdict.RETRY, self._unknown(job.kind))
+        try:
+            value = None if job.payload is None else decode(job.payload)
+            arguments = handler.bind(value)
+        except Exception as error:  # whatever a validator raises, another attempt gets the same
+            return _outcome(run, Verdict.PERMANENT, describe(error))
+        request_id = job.meta.get("request_id") if job.meta else None
+        job_log = logs.bind_job(
+            job_id=job.id, kind=job.kind, attempt=job.attempt, request_id=request_id
+        )
+        if handler.context_parameter is not None:
+            run.context = Context(job, value, log=job_log, report=self._reporter(job.claim))
+            arguments[handler.context_parameter] = run.context
+            if run.stop is not None:
+                run.context.stop(lease_lost=run.stop is Stop.LEASE_LOST)
+        try:
+            if handler.is_async:
+                result = await handler.function(**arguments)
+            else:
+                result = await self._in_thread(handler, arguments)
+        except BaseException as error:
+            return _failed(run, error)
+        return self._succeeded(run, result)
+
+    def _succeeded(self, run: Run, result: Any) -> Outcome:
+        text = None
+        if result is not None:
+            try:
+                text = encode(result, name="result")
+            except InvalidPayload as error:
+                log.warning("the result is not stored", job_id=run.job.id, kind=run.job.kind, reason=str(error))
+        payload = run.job.payload
+        keep = payload is None or len(payload) <= self.keep_payload
+        if keep and payload is not None and not payload.isascii():
+            keep = len(payload.encode()) <= self.keep_payload
+        return Outcome(run.claim, Verdict.SUCCESS, result=text, keep_payload=keep)
+
+    async def _in_thread(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="jobq-handler")
+        loop = asyncio.get_running_loop()
+        call = copy_context().run
+        # The error travels as a value: a Future takes no StopIteration, and a KeyboardInterrupt
+        # raised in a thread is no signal to this process.
+        result, error = await loop.run_in_executor(self._executor, call, _call, handler, arguments)
+        if error is not None:
+            raise error
+        return result
+
+    def _timed_out(self, run: Run) -> None:
+        self.stop(run, Stop.TIMEOUT)
+        if not run.threaded:
+            loop = asyncio.get_running_loop()
+            run.timer = loop.call_later(GRACE, self._overdue, run)
+
+    def _overdue(self, run: Run) -> None:
+        """A coroutine goes on although it was cancelled: its outcome is recorded, its slot stays taken."""
+        self._abandon(run)
+        if run.task is not None and not run.task.done():
+            run.task.cancel()
+            run.timer = asyncio.get_running_loop().call_later(GRACE, self._overdue, run)
+
+    def _abandon(self, run: Run) -> None:
+        if run.settled:
+            return
+        run.settled = run.abandoned = True
+        run.seconds = time.monotonic() - run.started
+        log.warning("a handler does not stop", job_id=run.job.id, kind=run.job.kind, reason=str(run.stop))
+        self.settled(run, _stopped(run))
+
+    def _unknown(self, kind: str) -> str:
+        known = sorted(self.handlers)
+        named = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
+        return clean_text(f"UnknownKind: this worker has no handler for {kind[:200]!r}; it knows {named or 'none'}")
+
+    def _reporter(self, claim: Claim) -> Callable[[float, str], None]:
+        def report(fraction: float, text: str) -> None:
+            self.report(claim, encode({"fraction": fraction, "text": clean_text(text, 1024)}))
+
+        return report
+
+
+def _call(handler: Handler, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return handler.function(**arguments), None
+    except BaseException as error:
+        return None, error
+
+
+def _failed(run: Run, error: BaseException) -> Outcome:
+    """What an exception says: any that jobq did not send is the handler's own failure."""
+    text = _text(error)
+    if run.stop is Stop.SHUTDOWN:
+        return _outcome(run, Verdict.RELEASE, None)
+    if run.stop is not None:
+        return _stopped(run)
+    if isinstance(error, PermanentError):
+        return _outcome(run, Verdict.PERMANENT, text)
+    if isinstance(error, RetryAfter):
+        delay = delay_seconds(error.delay)
+        if delay is None:
+            log.warning("RetryAfter has no usable delay; backing off", job_id=run.job.id, kind=run.job.kind)
+        return _outcome(run, Verdict.RETRY, text, delay)
+    return _outcome(run, Verdict.RETRY, text)
+
+
+def _stopped(run: Run) -> Outcome:
+    match run.stop:
+        case Stop.TIMEOUT:
+            limit = format_duration(run.job.timeout)
+            return _outcome(run, Verdict.RETRY, f"TimeoutError: it ran longer than its {limit}")
+        case Stop.SHUTDOWN:
+            return _outcome(run, Verdict.RELEASE, None)
+        case _:
+            return _outcome(run, Verdict.STOPPED, "cancelled by request")
+
+
+def _outcome(run: Run, verdict: Verdict, error: str | None, delay: float | None = None) -> Outcome:
+    return Outcome(run.claim, verdict, error=error, delay=delay)
+
+
+def _text(error: BaseException) -> str:
+    """The error in a line, and below it where it was raised: the frames of the handler, not of jobq."""
+    first = describe(error)
+    try:
+        frames = traceback.extract_tb(error.__traceback__)[2:][-MOST_FRAMES:]
+        place = "".join(traceback.format_list(frames)).rstrip()
+    except Exception:  # a broken source file or loader must not hide the error itself
+        place = ""
+    error.__traceback__ = None  # the frames hold the handler's locals, which may be large
+    return clean_text(f"{first}\n{place}" if place else first)
