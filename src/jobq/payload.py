@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import orjson
@@ -76,12 +77,17 @@ def parse(body: bytes) -> Any:
     """The value of a JSON body from outside: strict JSON, numbers exact, nothing unstorable.
 
     Raises:
-        ValueError: it is no JSON (RFC 8259), or holds a number too large to be read back.
+        ValueError: it is no JSON (RFC 8259), holds a number too large to be read back, or names a
+            member of an object twice, of which one would be lost (jsonb keeps the last).
     """
     try:
         text = body.decode("utf-8")
         return json.loads(
-            text, parse_constant=_no_constant, parse_float=_finite_float, parse_int=_bounded_int
+            text,
+            parse_constant=_no_constant,
+            parse_float=_finite_float,
+            parse_int=_bounded_int,
+            object_pairs_hook=_no_duplicates,
         )
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
@@ -157,6 +163,15 @@ def _orjson_default(value: Any) -> Any:
 
 def _refuse(name: str, reason: str, kind: type[InvalidPayload] = InvalidPayload) -> NoReturn:
     raise kind(f"{name} {reason}", fields={name: reason})
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = sorted(name for name, _ in pairs)
+        twice = next(name for name, after in pairwise(names) if name == after)
+        raise ValueError(f"an object has the member {twice[:100]!r} twice")
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:
