@@ -26,7 +26,7 @@ class ConfigurationError(JobQError):
     code = "configuration"
 
 
-class InvalidJob(JobQError):
+class InvalidJob(JobQError, ValueError):
     """A field of a job to enqueue is out of bounds; `fields` names it."""
 
     code = "invalid_field"
