@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jobq import fields
 from jobq.engine.fair import Clock, CostEstimates
 from jobq.engine.lanes import LaneTable
-from jobq.errors import ConfigurationError
-from jobq.fields import check_name
+from jobq.errors import ConfigurationError, InvalidJob
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,10 @@ def parse_queues(texts: list[str]) -> list[QueueSpec] | None:
             slots = int(number)
         else:
             name = text
-        if (problem := check_name(name)) is not None:
-            raise ConfigurationError(f"queue {name!r} {problem}")
+        try:
+            fields.check({"queue": name})
+        except InvalidJob as error:
+            raise ConfigurationError(f"JOBQ_QUEUES, {text!r}: {error}") from None
         if slots is not None and not 1 <= slots <= 10_000:
             raise ConfigurationError(f"queue {name!r}: slots must be between 1 and 10000")
         if any(spec.name == name for spec in specs):
