@@ -162,6 +162,10 @@ def load(**arguments: Any) -> Settings:
     Raises:
         ConfigurationError: one sentence that names every offending setting.
     """
+    known = Settings.model_fields.keys() - {"schema_"} | {"schema"}
+    unknown = sorted(arguments.keys() - known)
+    if unknown:
+        raise ConfigurationError(f"there is no setting {', '.join(unknown)}")
     given = {name: value for name, value in arguments.items() if value is not None}
     if "schema" in given:
         given["JOBQ_SCHEMA"] = given.pop("schema")

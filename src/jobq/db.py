@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from jobq.errors import ConfigurationError, DatabaseUnavailable
@@ -56,6 +58,7 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
     """A direct session of a worker, in autocommit, with the planner pinned.
 
     Args:
+        url: connection URL.
         name: shown as application_name in pg_stat_activity.
         settings: further settings of the session, such as lock_timeout.
     """
@@ -78,6 +81,22 @@ def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
 _CONFIGURE = (
     "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
 )
+
+
+async def connect(url: str, name: str = "jobq") -> AsyncConn:
+    """A client's session, in autocommit; its statements are unprepared and assume no session state."""
+    conn: AsyncConn = await psycopg.AsyncConnection.connect(
+        **_parameters(url, name), autocommit=True, prepare_threshold=None
+    )
+    return conn
+
+
+def connect_sync(url: str, name: str = "jobq") -> Conn:
+    """The same for sync callers (see `connect`)."""
+    conn: Conn = psycopg.Connection.connect(
+        **_parameters(url, name), autocommit=True, prepare_threshold=None
+    )
+    return conn
 
 
 def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool[AsyncConn]:
@@ -116,30 +135,53 @@ async def bounded(
 ) -> AsyncIterator[AsyncConn]:
     """A transaction (or a savepoint in an open one) in which a lock is waited for `lock` seconds at most.
 
-    The settings are local to it and put back, so a caller's own transaction keeps its own.
+    The settings are local to it and put back, so a caller's own transaction keeps its own. A
+    connection that is not in autocommit gets its implicit transaction first, and is left in it.
 
     Args:
+        conn: an open connection, ours or a caller's.
+        lock: seconds.
         statement: seconds a statement may take; 0 for no limit.
     """
+    before = None if _is_outermost(conn) else await (await _cursor(conn).execute(_LIMITS, prepare=False)).fetchone()
     async with conn.transaction():
-        before = await (await conn.execute(_LIMITS)).fetchone()
-        await conn.execute(_LIMIT, (f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"))
+        await _cursor(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
         yield conn
-        await conn.execute(_LIMIT, before)
+        if before is not None:
+            await _cursor(conn).execute(_LIMIT, before, prepare=False)
 
 
 @contextmanager
 def bounded_sync(conn: Conn, *, lock: float, statement: float = 0.0) -> Iterator[Conn]:
     """The same for sync callers (see `bounded`)."""
+    before = None if _is_outermost(conn) else _cursor_sync(conn).execute(_LIMITS, prepare=False).fetchone()
     with conn.transaction():
-        before = conn.execute(_LIMITS).fetchone()
-        conn.execute(_LIMIT, (f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"))
+        _cursor_sync(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
         yield conn
-        conn.execute(_LIMIT, before)
+        if before is not None:
+            _cursor_sync(conn).execute(_LIMIT, before, prepare=False)
 
 
 _LIMITS = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
 _LIMIT = "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
+
+
+def _is_outermost(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
+    """Whether `conn.transaction()` begins a transaction, which takes its local settings with it."""
+    return conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
+
+
+def _limits(lock: float, statement: float) -> tuple[str, str]:
+    return f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"
+
+
+def _cursor(conn: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[Row]:
+    """A cursor of ours on anybody's connection, whatever its cursor and row factories are."""
+    return psycopg.AsyncCursor(conn, row_factory=tuple_row)
+
+
+def _cursor_sync(conn: psycopg.Connection[Any]) -> psycopg.Cursor[Row]:
+    return psycopg.Cursor(conn, row_factory=tuple_row)
 
 
 def is_unavailable(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import psycopg
-from psycopg.abc import Query
+from psycopg.rows import tuple_row
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -18,20 +18,30 @@ class Call(Generic[T]):
     """One statement with its parameters, and how to read its rows."""
 
     name: str
-    statement: Query
+    statement: bytes
     params: Mapping[str, Any]
     read: Callable[[list[Row]], T]
 
 
-async def run(conn: psycopg.AsyncConnection[Row], call: Call[T]) -> T:
-    """Run a call on an async connection and read its answer."""
-    cursor = await conn.execute(call.statement, call.params, binary=True)
+async def run(
+    conn: psycopg.AsyncConnection[Any], call: Call[T], *, prepare: bool | None = None
+) -> T:
+    """Run a call on an async connection, whatever its row and cursor factories are, and read its answer.
+
+    Args:
+        conn: an open connection.
+        call: what a store method returned.
+        prepare: False on connections that are not our own; None leaves it to the connection.
+    """
+    cursor = psycopg.AsyncCursor(conn, row_factory=tuple_row)
+    await cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
     return call.read(await cursor.fetchall() if cursor.description else [])
 
 
-def run_sync(conn: psycopg.Connection[Row], call: Call[T]) -> T:
-    """Run a call on a sync connection and read its answer."""
-    cursor = conn.execute(call.statement, call.params, binary=True)
+def run_sync(conn: psycopg.Connection[Any], call: Call[T], *, prepare: bool | None = None) -> T:
+    """The same for sync callers (see `run`)."""
+    cursor = psycopg.Cursor(conn, row_factory=tuple_row)
+    cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
     return call.read(cursor.fetchall() if cursor.description else [])
 
 
