@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
 from psycopg import sql
 
+from jobq.db import CONNECT_TIMEOUT, Conn, conninfo
 from jobq.errors import DatabaseUnavailable, SchemaError
 from jobq.sql import Statements, migrations, read
 
@@ -42,30 +45,24 @@ def migrate(url: str, schema: str = "jobq") -> list[int]:
         SchemaError: the role may not, or the schema is too new for this version.
     """
     statements = Statements(schema)
-    applied: list[int] = []
-    try:
-        with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
-            with conn.transaction():
-                _lock(conn, schema)
-                if _missing_bootstrap(conn, schema):
-                    conn.execute(statements.render("bootstrap.sql"))
-            for version, name in KNOWN:
-                if _apply(conn, statements, version, name):
-                    applied.append(version)
-            check(conn, schema)
-            make_partitions(conn, statements)
-    except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error}") from error
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise SchemaError(
-            f"this role may not change schema {schema!r}: run jobq migrate as its owner"
-        ) from error
+    with _connected(url, schema) as conn:
+        with conn.transaction():
+            _lock(conn, schema)
+            if _missing_bootstrap(conn, schema):
+                conn.execute(statements.render("bootstrap.sql"))
+        applied = [version for version, name in KNOWN if _apply(conn, statements, version, name)]
+        check(conn, schema)
+        make_partitions(conn, statements)
     return applied
 
 
 def status(url: str, schema: str = "jobq") -> list[Migration]:
-    """All migrations this version knows, with the time each was applied."""
-    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
+    """All migrations this version knows, with the time each was applied.
+
+    Raises:
+        DatabaseUnavailable: the server cannot be reached.
+    """
+    with _connected(url, schema) as conn:
         applied = _applied(conn, schema)
     return [Migration(version, name, applied.get(version)) for version, name in KNOWN]
 
@@ -75,25 +72,26 @@ def script(schema: str = "jobq") -> str:
     statements = Statements(schema)
     parts = [statements.render("bootstrap.sql").decode()]
     for version, name in KNOWN:
-        record = sql.SQL(
-            "INSERT INTO {schema}.migration (version, name) VALUES ({version}, {name});"
-        ).format(
-            schema=sql.Identifier(schema), version=sql.Literal(version), name=sql.Literal(name)
-        )
-        parts += [f"-- {name}", statements.render(f"migrations/{name}").decode(), record.as_string()]
+        parts += [f"-- {name}", statements.render(f"migrations/{name}").decode()]
+        parts.append(_record(schema, version, name).as_string() + ";")
     return "BEGIN;\n" + "\n".join(parts) + "\nCOMMIT;\n"
 
 
 def grant(url: str, role: str, schema: str = "jobq") -> None:
-    """Give a runtime role what it needs to enqueue and to work, without owning anything."""
+    """Give a runtime role what it needs to enqueue and to work, without owning anything.
+
+    Raises:
+        DatabaseUnavailable: the server cannot be reached.
+        SchemaError: this role does not own the schema.
+    """
     text = sql.SQL(read("grant.sql")).format(
         schema=sql.Identifier(schema), role=sql.Identifier(role)
     )
-    with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn, conn.transaction():
+    with _connected(url, schema) as conn, conn.transaction():
         conn.execute(text.as_bytes())
 
 
-def check(conn: psycopg.Connection[tuple[object, ...]], schema: str) -> None:
+def check(conn: Conn, schema: str) -> None:
     """Refuse a schema that this version cannot work with.
 
     Raises:
@@ -116,63 +114,76 @@ def ensure(url: str, schema: str, *, auto: bool) -> None:
     """Bring the schema up to date at start where this role may, else only check it.
 
     Args:
+        url: connection URL.
+        schema: name of the schema, unquoted.
         auto: JOBQ_AUTO_MIGRATE.
 
     Raises:
         SchemaError, DatabaseUnavailable: see `migrate` and `check`.
     """
-    try:
-        with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
-            behind = any(version not in _applied(conn, schema) for version, _ in KNOWN)
-            if behind and auto and _may_migrate(conn, schema):
-                migrate(url, schema)
-            check(conn, schema)
-    except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+    with _connected(url, schema) as conn:
+        behind = any(version not in _applied(conn, schema) for version, _ in KNOWN)
+        if behind and auto and _may_migrate(conn, schema):
+            migrate(url, schema)
+        check(conn, schema)
 
 
-def make_partitions(conn: psycopg.Connection[tuple[object, ...]], statements: Statements) -> None:
+def make_partitions(conn: Conn, statements: Statements) -> None:
     """Make the archive's partitions for the coming days; returns at once where they exist."""
     conn.execute(statements["make_partitions"], {"days": PARTITION_DAYS})
 
 
-def _apply(
-    conn: psycopg.Connection[tuple[object, ...]], statements: Statements, version: int, name: str
-) -> bool:
+def _apply(conn: Conn, statements: Statements, version: int, name: str) -> bool:
     with conn.transaction():
         _lock(conn, statements.schema)
         if version in _applied(conn, statements.schema):
             return False
         conn.execute(statements.render(f"migrations/{name}"))
-        conn.execute(
-            sql.SQL("INSERT INTO {}.migration (version, name) VALUES (%s, %s)").format(
-                sql.Identifier(statements.schema)
-            ),
-            (version, name),
-        )
+        conn.execute(_record(statements.schema, version, name))
     return True
 
 
-def _lock(conn: psycopg.Connection[tuple[object, ...]], schema: str) -> None:
-    conn.execute(
-        "SELECT pg_advisory_xact_lock(hashtextextended(%s || '.migrate', 0))", (schema,)
+def _record(schema: str, version: int, name: str) -> sql.Composed:
+    return sql.SQL("INSERT INTO {}.migration (version, name) VALUES ({}, {})").format(
+        sql.Identifier(schema), sql.Literal(version), sql.Literal(name)
     )
 
 
-def _missing_bootstrap(conn: psycopg.Connection[tuple[object, ...]], schema: str) -> bool:
+@contextmanager
+def _connected(url: str, schema: str) -> Iterator[Conn]:
+    """A connection for a while, its errors said in the words of this package."""
+    given = {"connect_timeout": CONNECT_TIMEOUT, **conninfo(url)}
+    try:
+        with psycopg.connect(**given, autocommit=True, prepare_threshold=None) as conn:
+            yield conn
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SchemaError(
+            f"this role may not use or change schema {schema!r}: run jobq migrate as its owner"
+        ) from error
+
+
+def _lock(conn: Conn, schema: str) -> None:
+    conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s || '.migrate', 0))", (schema,))
+
+
+def _missing_bootstrap(conn: Conn, schema: str) -> bool:
     return _table(conn, schema, "compatibility") is None
 
 
-def _applied(conn: psycopg.Connection[tuple[object, ...]], schema: str) -> dict[int, datetime]:
+def _applied(conn: Conn, schema: str) -> dict[int, datetime]:
     if _table(conn, schema, "migration") is None:
         return {}
     rows = conn.execute(
         sql.SQL("SELECT version, applied_at FROM {}.migration").format(sql.Identifier(schema))
     )
-    return {version: at for version, at in rows if isinstance(version, int) and isinstance(at, datetime)}
+    return {
+        version: at for version, at in rows if isinstance(version, int) and isinstance(at, datetime)
+    }
 
 
-def _table(conn: psycopg.Connection[tuple[object, ...]], schema: str, name: str) -> object:
+def _table(conn: Conn, schema: str, name: str) -> object:
     row = conn.execute(
         "SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = %s",
@@ -181,7 +192,7 @@ def _table(conn: psycopg.Connection[tuple[object, ...]], schema: str, name: str)
     return row[0] if row else None
 
 
-def _may_migrate(conn: psycopg.Connection[tuple[object, ...]], schema: str) -> bool:
+def _may_migrate(conn: Conn, schema: str) -> bool:
     row = conn.execute(
         "SELECT coalesce((SELECT pg_has_role(nspowner, 'USAGE') FROM pg_catalog.pg_namespace"
         " WHERE nspname = %s), has_database_privilege(current_database(), 'CREATE'))",

@@ -27,7 +27,7 @@ FINISHED = frozenset(JobStatus) - LIVE
 _S = JobStatus
 
 #: Operation of the store -> status before -> statuses it may lead to. What is absent is refused:
-#: the statement of that operation then changes nothing. `tests/test_state_machine.py` proves that
+#: the statement of that operation then changes nothing. `tests/store/test_state_machine.py` proves that
 #: every operation does exactly this against a job in every status.
 TRANSITIONS: Mapping[str, Mapping[JobStatus, frozenset[JobStatus]]] = {
     "promote": {_S.SCHEDULED: frozenset({_S.QUEUED})},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property, lru_cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from psycopg import sql
 
@@ -32,7 +32,7 @@ def channel(schema: str) -> str:
 def read(path: str) -> LiteralString:
     """The text of a file below `jobq/sql`, for example `claim.sql` or `migrations/0001_initial.sql`."""
     # The files are part of the package: as trusted as a literal in the code.
-    return cast(LiteralString, resources.files(__name__).joinpath(path).read_text("utf-8"))
+    return resources.files(__name__).joinpath(path).read_text("utf-8")
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -56,20 +56,24 @@ class Statements:
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._rendered:
-            self._rendered[name] = self.render(f"{name}.sql")
+            # With parameters a % stands for itself when doubled; a schema may be called "50%".
+            names = {key: sql.SQL(value.replace("%", "%%")) for key, value in self._names.items()}
+            self._rendered[name] = sql.SQL(read(f"{name}.sql")).format(**names).as_bytes()
         return self._rendered[name]
 
     def render(self, path: str) -> bytes:
-        """A file with the names of this schema filled in, as bytes ready to send."""
-        return sql.SQL(read(path)).format(**self._names).as_bytes()
+        """A file without parameters, the names of this schema filled in, as bytes ready to send."""
+        names = {key: sql.SQL(value) for key, value in self._names.items()}
+        return sql.SQL(read(path)).format(**names).as_bytes()
 
     @cached_property
-    def _names(self) -> dict[str, sql.Composable]:
-        sequence = sql.Identifier(self.schema, "job_id_seq").as_string()
-        return {
+    def _names(self) -> dict[str, LiteralString]:
+        names = {
             "schema": sql.Identifier(self.schema),
             "schema_text": sql.Literal(self.schema),
-            "sequence": sql.Literal(sequence) + sql.SQL("::regclass"),
+            "sequence": sql.Literal(sql.Identifier(self.schema, "job_id_seq").as_string()),
             "channel": sql.Literal(self.channel),
             "moved": sql.SQL(", ").join(map(sql.Identifier, MOVED)),
         }
+        # Quoted by psycopg, which is as good as a literal in the code.
+        return {key: value.as_string() for key, value in names.items()}

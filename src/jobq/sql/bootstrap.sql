@@ -1,5 +1,10 @@
 -- What migrating itself needs: which migrations were applied, and the oldest client that still works with them.
-CREATE SCHEMA IF NOT EXISTS {schema};
+-- (CREATE SCHEMA IF NOT EXISTS demands CREATE on the database even where the schema exists.)
+DO $bootstrap$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = {schema_text}) THEN
+        CREATE SCHEMA {schema};
+    END IF;
+END $bootstrap$;
 CREATE TABLE IF NOT EXISTS {schema}.migration (
     version    integer PRIMARY KEY,
     name       text NOT NULL,

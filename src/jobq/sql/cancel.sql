@@ -13,15 +13,18 @@ WITH wanted AS MATERIALIZED (
 ), freed AS (
     DELETE FROM {schema}.key
     WHERE scope = 'live' AND job_id = ANY (ARRAY(SELECT id FROM gone WHERE unique_key IS NOT NULL))
+), dead AS MATERIALIZED (
+    SELECT id AS dead_id FROM {schema}.job_archive_dead WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR UPDATE
+), dismissed AS (
+    -- An UPDATE of the class would move the row to another partition, and a rival that waits for it would fail.
+    DELETE FROM {schema}.job_archive_dead WHERE id = ANY (ARRAY(SELECT dead_id FROM dead))
+    RETURNING id, lease, {moved}, last_error, history, result,
+              CASE WHEN octet_length(payload::text) <= %(keep_payload)s THEN payload END AS payload
 ), filed AS (
     INSERT INTO {schema}.job_archive_done (id, lease, class, status, finished_at, {moved}, last_error, history, result, payload)
     SELECT id, lease, 'done', 'CANCELLED', clock_timestamp(), {moved}, last_error, history, result, payload FROM gone
-    RETURNING id
-), dismissed AS (
-    UPDATE {schema}.job_archive
-    SET class = 'done', status = 'CANCELLED', finished_at = clock_timestamp(),
-        payload = CASE WHEN octet_length(payload::text) <= %(keep_payload)s THEN payload END
-    WHERE id = ANY (%(ids)s::bigint[]) AND class = 'dead'
+    UNION ALL
+    SELECT id, lease, 'done', 'CANCELLED', clock_timestamp(), {moved}, last_error, history, result, payload FROM dismissed
     RETURNING id
 ), told AS (
     SELECT pg_notify({channel}, 'c ' || CASE WHEN count(*) <= 300 THEN string_agg(id::text, ' ') ELSE '*' END) FROM asked HAVING count(*) > 0
@@ -29,5 +32,3 @@ WITH wanted AS MATERIALIZED (
 SELECT id, 'RUNNING' AS status FROM asked, (SELECT count(*) FROM told) t
 UNION ALL
 SELECT id, 'CANCELLED' FROM filed
-UNION ALL
-SELECT id, 'CANCELLED' FROM dismissed

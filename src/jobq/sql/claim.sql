@@ -31,4 +31,4 @@ SET status = 'RUNNING', attempts = least(j.attempts, 2147483646) + 1, lease = %(
     progress = NULL
 WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
 RETURNING j.id, j.kind, j.queue, j.tenant, j.priority, j.payload::text, j.attempts, j.max_attempts, j.timeout, j.run_at,
-          extract(epoch FROM j.started_at - j.ready_at)::double precision, j.tags, j.meta
+          extract(epoch FROM j.started_at - j.ready_at)::double precision, j.tags, j.meta::text

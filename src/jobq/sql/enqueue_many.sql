@@ -1,19 +1,23 @@
 -- Many jobs, with or without keys, in the order given. A key is inserted before its job, in key order, so that
--- rivals wait for one another instead of deadlocking (all retained keys first: hence the count); a job whose key was taken is not inserted, and
--- resolve_keys.sql reads the winner.
+-- rivals wait for one another instead of deadlocking (all retained keys first: hence the count); a job whose key
+-- was taken is not inserted, and resolve_keys.sql reads the winner. Ids are drawn before the join, which keeps no order.
 WITH input AS MATERIALIZED (
-    SELECT i.ord, nextval({sequence}) AS id, i.kind, coalesce(i.queue, k.queue, 'default') AS queue, i.tenant,
+    SELECT i.ord, i.id, i.kind, coalesce(i.queue, k.queue, 'default') AS queue, i.tenant,
            coalesce(i.priority, k.priority, 0::smallint) AS priority, i.payload::jsonb AS payload,
            coalesce(i.max_attempts, k.max_attempts, %(default_max_attempts)s) AS max_attempts,
            coalesce(i.timeout, k.timeout, %(default_timeout)s) AS timeout, c.stamp,
            greatest(coalesce(i.run_at, c.stamp + make_interval(secs => i.delay)), c.stamp) AS due,
            i.idempotency_key, i.unique_key, i.concurrency_key, i.tags, i.meta
-    FROM unnest(%(kind)s::text[], %(queue)s::text[], %(tenant)s::text[], %(priority)s::smallint[], %(payload)s::text[],
-                %(max_attempts)s::integer[], %(timeout)s::double precision[], %(delay)s::double precision[],
-                %(run_at)s::timestamptz[], %(idempotency_key)s::text[], %(unique_key)s::text[],
-                %(concurrency_key)s::text[], %(tags)s::text[], %(meta)s::text[])
-         WITH ORDINALITY AS i(kind, queue, tenant, priority, payload, max_attempts, timeout, delay, run_at,
-                              idempotency_key, unique_key, concurrency_key, tags, meta, ord)
+    FROM (
+        SELECT nextval({sequence}) AS id, kind, queue, tenant, priority, payload, max_attempts, timeout, delay, run_at,
+               idempotency_key, unique_key, concurrency_key, tags, meta, ord
+        FROM unnest(%(kind)s::text[], %(queue)s::text[], %(tenant)s::text[], %(priority)s::smallint[], %(payload)s::text[],
+                    %(max_attempts)s::integer[], %(timeout)s::double precision[], %(delay)s::double precision[],
+                    %(run_at)s::timestamptz[], %(idempotency_key)s::text[], %(unique_key)s::text[],
+                    %(concurrency_key)s::text[], %(tags)s::text[], %(meta)s::text[])
+             WITH ORDINALITY AS u(kind, queue, tenant, priority, payload, max_attempts, timeout, delay, run_at,
+                                  idempotency_key, unique_key, concurrency_key, tags, meta, ord)
+    ) i
     CROSS JOIN (SELECT clock_timestamp() AS stamp) c
     LEFT JOIN {schema}.kind k ON k.kind = i.kind
 ), retained AS (

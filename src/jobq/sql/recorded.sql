@@ -2,3 +2,4 @@
 SELECT a.id, a.lease, a.status
 FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
 JOIN {schema}.job_archive a ON a.id = i.in_id AND a.lease = i.in_lease
+WHERE a.id = ANY (%(ids)s::bigint[])

@@ -19,7 +19,7 @@ WITH input AS (
 ), gone AS (
     DELETE FROM {schema}.job USING held
     WHERE id = ANY (%(ids)s::bigint[]) AND id = held_id AND cancelled
-    RETURNING id, lease, {moved}, last_error, history, result,
+    RETURNING id, lease, {moved}, last_error, {schema}.add_attempt(history, attempts, started_at, worker, 'cancelled', NULL) AS history, result,
               CASE WHEN octet_length(payload::text) <= %(keep_payload)s THEN payload END AS payload
 ), freed AS (
     DELETE FROM {schema}.key

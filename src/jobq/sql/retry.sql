@@ -17,7 +17,7 @@ WITH waiting AS (
     RETURNING job_id
 ), gone AS (
     DELETE FROM {schema}.job_archive a USING finished f
-    WHERE a.id = f.finished_id AND (f.unique_key IS NULL OR f.finished_id IN (SELECT job_id FROM taken))
+    WHERE a.id = %(id)s AND a.id = f.finished_id AND (f.unique_key IS NULL OR f.finished_id IN (SELECT job_id FROM taken))
     RETURNING a.id, a.kind, a.queue, a.tenant, a.priority, a.max_attempts, a.timeout, a.created_at, a.concurrency_key,
               a.idempotency_key, a.unique_key, a.last_error, a.tags, a.meta, a.payload, a.history
 ), revived AS (

@@ -27,7 +27,7 @@ class Enqueued:
     run_at: datetime
 
 
-class WinnerGone(Exception):
+class WinnerGone(Exception):  # noqa: N818 - a call to start again, not a mistake
     """A key was taken when the job was inserted and free when the winner was read: do it again."""
 
 
@@ -65,7 +65,9 @@ class EnqueueStore:
             **self._defaults,
         }
         tenant = job.tenant
-        return Call("enqueue", self._sql["enqueue"], params, lambda rows: _inserted(rows[0], tenant))
+        return Call(
+            "enqueue", self._sql["enqueue"], params, lambda rows: _inserted(rows[0], tenant)
+        )
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> Conversation:
         """Insert jobs, all or none; to be run inside a transaction (see `KEY_WAIT`).
@@ -87,21 +89,21 @@ class EnqueueStore:
     ) -> Generator[Call[Any], Any, None]:
         winners: list[Row] = yield self._resolve_keys(jobs, rows, lost)
         adopted: dict[int, tuple[int, str]] = {}
-        for index, (_, retained_id, same, live_id, status) in zip(lost, winners, strict=True):
-            own_id = rows[index][0]
+        for index, (_, retained_id, same, live_id, found_status) in zip(lost, winners, strict=True):
+            own_id, state = rows[index][0], found_status
             if jobs[index].idempotency_key is None:
                 winner = live_id
             elif retained_id == own_id:  # only the unique key was taken
                 winner = live_id
-                adopted[own_id] = (live_id, status)
+                adopted[own_id] = (live_id, state)
             elif retained_id is None or same:
                 # The job it stands for may itself have given way to a live one, in this batch.
-                winner, status = adopted.get(retained_id, (retained_id, status))
+                winner, state = adopted.get(retained_id, (retained_id, state))
             else:
                 raise _conflict(index, retained_id)
             if winner is None:
                 raise WinnerGone
-            found[index] = _replayed(rows[index], winner, status)
+            found[index] = _replayed(rows[index], winner, state)
         if adopted:
             yield self._adopt_keys(jobs, rows, adopted)
 
@@ -153,9 +155,7 @@ class EnqueueStore:
 
     def notify(self, messages: Sequence[str]) -> Call[None]:
         """Send wake-up messages (see `jobq.wakeup`)."""
-        return Call(
-            "notify", self._sql["notify"], {"messages": array(messages)}, lambda rows: None
-        )
+        return Call("notify", self._sql["notify"], {"messages": array(messages)}, lambda rows: None)
 
 
 def _inserted(row: Row, tenant: str) -> Enqueued:

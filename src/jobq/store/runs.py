@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jobq import payload
 from jobq.model import Claim, ClaimedJob, JobStatus, Lane, Outcome
 from jobq.sql import Statements
 from jobq.store.calls import Call, Row, array
@@ -57,6 +58,8 @@ class RunStore:
         Args:
             lease: random 63-bit number, drawn by the caller before it calls.
             free: slots that are free now.
+            shares: what each tenant may have, in the order in which they are served.
+            settings: what to stamp.
         """
         spans = [(group, span) for group, share in enumerate(shares) for span in share.spans]
         params = {
@@ -79,7 +82,7 @@ class RunStore:
         }
 
         def read(rows: list[Row]) -> list[ClaimedJob]:
-            return [_claimed(lease, row) for row in rows]
+            return sorted((_claimed(lease, row) for row in rows), key=_order)
 
         return Call("claim", self._sql["claim"], params, read)
 
@@ -92,9 +95,7 @@ class RunStore:
             lambda rows: [Claim(row[0], lease) for row in rows],
         )
 
-    def extend(
-        self, claims: Sequence[Claim], lease_seconds: float
-    ) -> Call[dict[Claim, bool]]:
+    def extend(self, claims: Sequence[Claim], lease_seconds: float) -> Call[dict[Claim, bool]]:
         """Extend leases, up to each run's deadline.
 
         Returns:
@@ -128,7 +129,9 @@ class RunStore:
         """RUNNING -> SCHEDULED, DEAD, FAILED or CANCELLED, as the database decides.
 
         Args:
-            base, maximum: of the backoff, in seconds.
+            outcomes: how the runs ended.
+            base: of the backoff, in seconds.
+            maximum: of the backoff, in seconds.
 
         Returns:
             Job id -> status, and when it is due again (SCHEDULED).
@@ -167,13 +170,18 @@ class RunStore:
             lambda rows: {Claim(row[0], row[1]): JobStatus(row[2]) for row in rows},
         )
 
-    def progress(self, reports: Sequence[tuple[Claim, str]]) -> Call[None]:
-        """Write the latest progress (JSON text) of runs that still hold."""
+    def progress(self, reports: Sequence[tuple[Claim, str]]) -> Call[set[Claim]]:
+        """Write the latest progress (JSON text) of runs that still hold; returns those it was written for."""
         params = {
             **_pairs([claim for claim, _ in reports]),
             "progress": array(text for _, text in reports),
         }
-        return Call("progress", self._sql["progress"], params, lambda rows: None)
+        return Call(
+            "progress",
+            self._sql["progress"],
+            params,
+            lambda rows: {Claim(row[0], row[1]) for row in rows},
+        )
 
 
 def _pairs(claims: Sequence[Claim]) -> dict[str, str]:
@@ -188,8 +196,18 @@ def _dropped(outcomes: Sequence[Outcome]) -> str:
 
 
 def _claimed(lease: int, row: Row) -> ClaimedJob:
-    (id_, kind, queue, tenant, priority, payload, attempt, max_attempts, timeout, run_at, waited, tags, meta) = row
-    return ClaimedJob(
-        Claim(id_, lease), kind, queue, tenant, priority, payload, attempt, max_attempts, timeout,
-        run_at, waited or 0.0, tags or [], meta if isinstance(meta, dict) else {},
-    )  # fmt: skip
+    id_, *columns, waited, tags, meta = row
+    return ClaimedJob(Claim(id_, lease), *columns, waited or 0.0, tags or [], _meta(meta))
+
+
+def _order(job: ClaimedJob) -> tuple[int, datetime, int]:
+    return -job.priority, job.run_at, job.id
+
+
+def _meta(text: str | None) -> dict[str, Any]:
+    """Meta as an object: what SQL may hold beyond that (`[1]`, 1e5000) must not fail a whole claim."""
+    try:
+        meta = payload.decode(text or "{}")
+    except ValueError:
+        return {}
+    return meta if isinstance(meta, dict) else {}

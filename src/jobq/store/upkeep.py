@@ -11,7 +11,6 @@ from jobq.model import JobStatus, Lane
 from jobq.sql import Statements
 from jobq.store.calls import Call, Row, array
 
-
 #: Sorts after every name (COLLATE "C" compares bytes).
 LAST_NAME = "\U0010ffff"
 
@@ -70,6 +69,8 @@ class UpkeepStore:
 
         Args:
             floor: leases that ended up to then are taken as handled.
+            most: jobs at a time.
+            keep_payload: bytes; a cancelled job keeps a payload up to this.
             only: ids to restrict it to.
         """
         params = {
@@ -126,7 +127,7 @@ class UpkeepStore:
         params["queues"] = None if worker["queues"] is None else array(worker["queues"])
         return Call("beat", self._sql["beat"], params, lambda rows: None)
 
-    def leave(self, id: str) -> Call[None]:
+    def leave(self, id: str) -> Call[None]:  # noqa: A002 - the column's name
         """Remove a worker's row."""
         return Call("leave", self._sql["leave"], {"id": id}, lambda rows: None)
 

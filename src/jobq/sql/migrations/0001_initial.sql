@@ -33,9 +33,9 @@ CREATE TABLE {schema}.job (
     attempts            integer NOT NULL DEFAULT 0,
     max_attempts        integer,
     timeout             double precision CHECK (timeout > 0 AND timeout <= 315360000),
-    created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    created_at          timestamptz NOT NULL DEFAULT clock_timestamp() CHECK (created_at > '1970-01-01Z' AND created_at < '9999-01-01Z'),
     run_at              timestamptz NOT NULL DEFAULT clock_timestamp() CHECK (run_at > '1970-01-01Z' AND run_at < '9999-01-01Z'),
-    ready_at            timestamptz,
+    ready_at            timestamptz CHECK (ready_at > '1970-01-01Z' AND ready_at < '9999-01-01Z'),
     started_at          timestamptz,
     lease               bigint,
     lease_until         timestamptz,
@@ -53,7 +53,7 @@ CREATE TABLE {schema}.job (
     result              jsonb,
     progress            jsonb,
     history             jsonb,
-    CHECK (lease IS NULL OR status = 'RUNNING')
+    CHECK (num_nulls(lease, lease_until) = CASE WHEN status = 'RUNNING' THEN 0 ELSE 2 END)
 );
 COMMENT ON TABLE {schema}.job IS 'Live jobs only: SCHEDULED, QUEUED, RUNNING. Finished ones move to job_archive.';
 COMMENT ON COLUMN {schema}.job.attempts IS 'Claims so far; counted when claimed, so that a job which kills its process runs out of them.';
@@ -170,7 +170,7 @@ COMMENT ON VIEW {schema}.jobs IS 'All jobs, live and finished.';
 -- Makes the partition of one class and UTC day. Apart and then attached: CREATE ... PARTITION OF would lock
 -- out completions for as long as anybody reads the parent. SECURITY DEFINER: a runtime role owns nothing.
 CREATE FUNCTION {schema}.make_partition(class text, day date) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' AS $function$
 DECLARE
     parent text := 'job_archive_' || class;
     leaf   text := parent || to_char(day, '"_"YYYYMMDD');
@@ -192,13 +192,14 @@ BEGIN
                    {schema_text}, leaf, parent, day::timestamptz, (day + 1)::timestamptz);
     EXECUTE format('ALTER TABLE %1$I.%2$I DROP CONSTRAINT bounds', {schema_text}, leaf);
     RETURN true;
-END $$;
+END $function$;
+REVOKE ALL ON FUNCTION {schema}.make_partition FROM PUBLIC;
 COMMENT ON FUNCTION {schema}.make_partition IS 'Makes the archive partition of a class (done, dead) and UTC day; false where it exists.';
 
--- One more entry in a job's history, which keeps the last 20.
+-- One more entry in a job's history, which keeps the last 20; whatever else stands in its place gives way.
 CREATE FUNCTION {schema}.add_attempt(history jsonb, attempt integer, started_at timestamptz, worker text, outcome text, error text)
 RETURNS jsonb LANGUAGE sql STABLE
-RETURN CASE WHEN jsonb_array_length(history) >= 20 THEN history - 0 ELSE coalesce(history, '[]') END
+RETURN coalesce(jsonb_path_query_array(history, '$[last - 18 to last] ? (@.type() == "object")'), '[]')
     || jsonb_build_array(jsonb_build_object('attempt', attempt, 'startedAt', started_at, 'endedAt', clock_timestamp(),
                                             'worker', worker, 'outcome', outcome, 'error', error));
 
@@ -220,7 +221,7 @@ CREATE FUNCTION {schema}.insert_job(
     delay double precision, run_at timestamptz, concurrency_key text, tags text[], meta jsonb,
     default_max_attempts integer, default_timeout double precision,
     OUT id bigint, OUT status text, OUT its_queue text, OUT its_priority smallint, OUT due timestamptz
-) LANGUAGE plpgsql AS $$
+) LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 BEGIN
     INSERT INTO {schema}.job AS j (kind, queue, tenant, priority, status, payload, max_attempts, timeout, created_at, run_at,
@@ -235,7 +236,7 @@ BEGIN
     LEFT JOIN {schema}.kind k ON k.kind = insert_job.kind
     RETURNING j.id, j.status, j.queue, j.priority, j.run_at
     INTO insert_job.id, insert_job.status, its_queue, its_priority, insert_job.due;
-END $$;
+END $function$;
 COMMENT ON FUNCTION {schema}.insert_job IS 'For jobq itself: inserts one job without keys. Use enqueue.';
 
 -- Enqueues one job in the caller's transaction. A key that was used before gives the id of the job it stands for.
@@ -245,7 +246,7 @@ CREATE FUNCTION {schema}.enqueue(
     max_attempts integer DEFAULT NULL, timeout interval DEFAULT NULL, idempotency_key text DEFAULT NULL,
     unique_key text DEFAULT NULL, concurrency_key text DEFAULT NULL, tags text[] DEFAULT '{{}}',
     meta jsonb DEFAULT '{{}}', notify boolean DEFAULT true
-) RETURNS bigint LANGUAGE plpgsql AS $$
+) RETURNS bigint LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 DECLARE
     name_format constant text := '^[A-Za-z0-9._:/@-]{{1,128}}$';
@@ -331,5 +332,5 @@ BEGIN
         PERFORM {schema}.announce(ARRAY[{schema}.lane_token(queue, tenant, priority::smallint)], ARRAY[due], ARRAY[due]);
     END IF;
     RETURN new_id;
-END $$;
+END $function$;
 COMMENT ON FUNCTION {schema}.enqueue IS 'Enqueues one job in the caller''s transaction and returns its id; a repeated key returns the id it stands for.';
