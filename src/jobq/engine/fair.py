@@ -58,6 +58,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        #: Seconds that jobs were charged lately, whoever's: foresees those of a tenant never seen.
+        self._typical = MIN_COST
         self._tenants: dict[str, Tenant] = {}
         self._heap: list[tuple[float, int, Tenant]] = []
         self._ticket = count()
@@ -68,7 +70,7 @@ class Clock:
         if tenant is None:
             if len(self._tenants) > FORGET_ABOVE:
                 self._forget()
-            tenant = self._tenants[name] = Tenant(name, self.now)
+            tenant = self._tenants[name] = Tenant(name, self.now, cost=self._typical)
         return tenant
 
     def set_ready(self, name: str, ready: bool) -> None:
@@ -123,6 +125,7 @@ class Clock:
         self.now = start
         tenant.finish = start + estimate / tenant.weight
         tenant.cost += SMOOTHING * (estimate - tenant.cost)
+        self._typical += SMOOTHING * (estimate - self._typical)
         tenant.running += 1
         self._refresh(tenant)
 
