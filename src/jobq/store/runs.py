@@ -196,8 +196,12 @@ def _dropped(outcomes: Sequence[Outcome]) -> str:
 
 
 def _claimed(lease: int, row: Row) -> ClaimedJob:
-    id_, *columns, waited, tags, meta = row
-    return ClaimedJob(Claim(id_, lease), *columns, waited or 0.0, tags or [], _meta(meta))
+    id_, kind, queue, tenant, priority, text, *numbers, run_at, waited, tags, meta = row
+    attempt, max_attempts, timeout = numbers
+    return ClaimedJob(
+        Claim(id_, lease), kind, queue, tenant, priority, text, attempt, max_attempts, timeout,
+        run_at, waited or 0.0, tags or [], _meta(meta),
+    )  # fmt: skip
 
 
 def _order(job: ClaimedJob) -> tuple[int, datetime, int]:
