@@ -99,10 +99,8 @@ class Jobs:
 
     async def finished(self, ids: Sequence[int]) -> None:
         """Wait until none of the jobs is live."""
-        live = ("SCHEDULED", "QUEUED", "RUNNING")
-        await until(
-            lambda: not any(self.statuses(list(ids)).get(s) for s in live), lambda: str(self.statuses(list(ids)))
-        )
+        live = {"SCHEDULED", "QUEUED", "RUNNING"}
+        await until(lambda: not live & self.statuses(list(ids)).keys(), lambda: str(self.statuses(list(ids))))
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,0 +1,170 @@
+"""Real worker processes: killed, stopped and woken, racing for jobs, leaving in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.engine.process import WITNESS
+from tests.engine.support import Jobs, until
+
+
+class Fleet:
+    """Worker processes on one database."""
+
+    def __init__(self, url: str, jobs: Jobs, folder: Any) -> None:
+        self._url, self._jobs, self._folder = url, jobs, folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        jobs.conn.execute(WITNESS)
+
+    async def start(self, **changes: Any) -> subprocess.Popen[bytes]:
+        """Start a worker and wait until it says so."""
+        command = [sys.executable, "-m", "tests.engine.process", self._url, json.dumps(changes)]
+        with (self._folder / f"worker-{len(self.processes)}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.processes.append(process)
+        await until(lambda: b"worker started" in self.log(process) or process.poll() is not None)
+        assert process.poll() is None, self.log(process).decode()
+        return process
+
+    def log(self, process: subprocess.Popen[bytes]) -> bytes:
+        """What a worker has written so far."""
+        return (self._folder / f"worker-{self.processes.index(process)}.log").read_bytes()  # type: ignore[no-any-return]
+
+    def starts(self, what: str = "start") -> Counter[int]:
+        """How often each job was started (or ended)."""
+        rows = self._jobs.conn.execute("SELECT job_id FROM witness WHERE what = %s", (what,))
+        return Counter(row["job_id"] for row in rows)
+
+    def end(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def fleet(database_url: str, jobs: Jobs, tmp_path: Any) -> Iterator[Fleet]:
+    """Worker processes that are gone when the test ends."""
+    made = Fleet(database_url, jobs, tmp_path)
+    yield made
+    made.end()
+
+
+async def test_three_workers_run_two_hundred_jobs_exactly_once_each(fleet: Fleet, jobs: Jobs) -> None:
+    for _ in range(3):
+        await fleet.start(concurrency=8, lease_duration=10)
+    ids = jobs.put_many(200, "nap", {"seconds": 0.01})
+    await jobs.finished(ids)
+    assert fleet.starts() == Counter(dict.fromkeys(ids, 1))
+    assert jobs.statuses(ids) == {"DONE": 200}
+    assert len({row["pid"] for row in jobs.conn.execute("SELECT DISTINCT pid FROM witness")}) == 3
+
+
+@pytest.mark.case("B29", "B30")
+async def test_a_job_that_kills_its_process_ends_dead_and_its_neighbours_get_done(
+    fleet: Fleet, jobs: Jobs
+) -> None:
+    killer, last_chance = jobs.put("die", max_attempts=3), jobs.put("die", max_attempts=1)
+    siblings = jobs.put_many(20, "nap")
+    while any(status in jobs.statuses() for status in ("QUEUED", "RUNNING", "SCHEDULED")):
+        process = await fleet.start(concurrency=2)
+        await until(lambda process=process: process.poll() is not None or not jobs.statuses([killer, last_chance]).keys() - {"DEAD"})  # type: ignore[misc]
+        if process.poll() is None:
+            await jobs.finished(siblings)
+    assert (jobs[killer]["status"], jobs[killer]["attempts"]) == ("DEAD", 3)
+    assert jobs[killer]["last_error"] == "lease expired"
+    assert [entry["outcome"] for entry in jobs[killer]["history"]] == ["lease_lost"] * 3
+    assert (jobs[last_chance]["status"], jobs[last_chance]["attempts"]) == ("DEAD", 1)
+    assert jobs.statuses(siblings) == {"DONE": 20}
+
+
+@pytest.mark.case("B20")
+async def test_a_stopped_worker_wakes_up_and_cannot_overwrite_the_new_owners_outcome(
+    fleet: Fleet, jobs: Jobs
+) -> None:
+    first = await fleet.start()
+    id_ = jobs.put("nap", {"seconds": 0.5})
+    await until(lambda: fleet.starts()[id_] == 1)
+    os.kill(first.pid, signal.SIGSTOP)
+    second = await fleet.start()
+    job = await jobs.reach(id_, "DONE")
+    assert job["worker"].split(":")[1] == str(second.pid)
+    os.kill(first.pid, signal.SIGCONT)
+    await until(lambda: b'"outcome":"lease_lost"' in fleet.log(first))
+    assert jobs[id_] == job
+    assert job["attempts"] == 2
+    assert [entry["outcome"] for entry in job["history"]] == ["lease_lost"]
+
+
+@pytest.mark.case("B24")
+@pytest.mark.parametrize("kind", ["block", "spin"])
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet, jobs: Jobs, kind: str) -> None:
+    for _ in range(2):
+        await fleet.start(lease_duration=1)
+    id_ = jobs.put(kind, {"seconds": 3})
+    await jobs.reach(id_, "RUNNING")
+    lapses = "SELECT count(*) AS n FROM jobq.job WHERE status = 'RUNNING' AND lease_until < now()"
+    seen = 0
+
+    def done() -> bool:
+        nonlocal seen
+        row = jobs.conn.execute(lapses).fetchone()
+        seen += row["n"] if row else 0
+        return bool(jobs[id_]["status"] == "DONE")
+
+    await until(done)
+    assert fleet.starts()[id_] == 1
+    assert seen == 0
+
+
+async def test_a_handler_that_blocks_the_loop_past_its_deadline_is_named_and_the_process_exits(
+    fleet: Fleet, jobs: Jobs
+) -> None:
+    worker = await fleet.start(lease_duration=1)
+    id_ = jobs.put("block", {"seconds": 60}, timeout=0.5, max_attempts=1)
+    await until(lambda: worker.poll() is not None, patience=30)
+    assert worker.returncode == 1
+    lines = [json.loads(line) for line in fleet.log(worker).splitlines()]
+    last = next(line for line in lines if "blocks the event loop" in line["event"])
+    assert (last["job_id"], last["kind"]) == (id_, "block")
+    assert "time.sleep" in last["stack"]
+    await fleet.start()
+    await jobs.reach(id_, "DEAD")
+
+
+@pytest.mark.case("B46")
+async def test_sigterm_finishes_what_runs_and_exits_with_zero(fleet: Fleet, jobs: Jobs) -> None:
+    worker = await fleet.start(concurrency=2, shutdown_timeout=10)
+    ids = jobs.put_many(6, "nap", {"seconds": 0.4})
+    await until(lambda: len(fleet.starts()) == 2)
+    worker.terminate()
+    await until(lambda: worker.poll() is not None)
+    assert worker.returncode == 0
+    assert jobs.statuses(ids) == {"DONE": 2, "QUEUED": 4}
+    assert {jobs[id_]["attempts"] for id_ in ids if jobs[id_]["status"] == "QUEUED"} == {0}
+    row = jobs.conn.execute("SELECT count(*) AS n FROM jobq.worker").fetchone()
+    assert row == {"n": 0}
+
+
+async def test_a_worker_killed_in_the_middle_loses_no_job(fleet: Fleet, jobs: Jobs) -> None:
+    ids = jobs.put_many(60, "nap", {"seconds": 0.05})
+    for _ in range(3):
+        process = await fleet.start(concurrency=4)
+        started = len(fleet.starts())
+        await until(lambda started=started: len(fleet.starts()) > started + 4)  # type: ignore[misc]
+        process.kill()
+        process.wait()
+    await fleet.start(concurrency=8)
+    await jobs.finished(ids)
+    assert jobs.statuses(ids) == {"DONE": 60}
+    assert set(fleet.starts("end")) == set(ids)
