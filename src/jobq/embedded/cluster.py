@@ -26,7 +26,7 @@ def check_cluster(cluster: Path) -> str:
     if not cluster.exists() or (cluster.is_dir() and not any(cluster.iterdir())):
         return ""
     try:
-        version = (cluster / "PG_VERSION").read_text(encoding="ascii").strip()
+        version = (cluster / "PG_VERSION").read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
         version = ""
     if not version:

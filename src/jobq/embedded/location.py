@@ -108,6 +108,12 @@ class Location:
                 _empty(self.socket_dir)
                 self.socket_dir.rmdir()
 
+    def abandon_home(self) -> None:
+        """Forget a home in which no cluster came about; if it is elsewhere, remove it."""
+        (self.data_dir / "location.json").unlink(missing_ok=True)
+        if self.home != self.data_dir:
+            shutil.rmtree(self.home)
+
     def remove_files(self) -> None:
         """Delete everything of the server's, and `data_dir` itself if that leaves it empty."""
         if self.home != self.data_dir:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import psycopg
 
 from jobq.embedded.account import Account, EmbeddedError, choose_account, environment, run
-from jobq.embedded.binaries import reachable_binaries, server_version
+from jobq.embedded.binaries import find_binaries, reachable_binaries, server_version
 from jobq.embedded.cluster import (
     PidFile,
     check_cluster,
@@ -235,40 +235,42 @@ class EmbeddedServer:
     def _start(self) -> None:
         location = Location.read(self.data_dir)
         made_by = check_cluster(location.cluster)
+        binaries = find_binaries(self._bin_dir)
         account = choose_account(location.cluster)
         if made_by:
-            binaries = reachable_binaries(self._bin_dir, location.home, account)
-            check_version(location.cluster, made_by, server_version(binaries, account))
+            check_version(location.cluster, made_by, server_version(binaries, None))
+            binaries = reachable_binaries(binaries, location.home, account)
         else:
-            location, binaries = self._make_cluster(location, account)
+            location, binaries = self._make_cluster(location, binaries, account)
         location = location.with_socket_dir(account)
         location.write()
         forget_reused_pid(location.cluster)
         self._launch(location, binaries, account)
 
-    def _make_cluster(self, location: Location, account: Account | None) -> tuple[Location, Path]:
+    def _make_cluster(
+        self, location: Location, binaries: Path, account: Account | None
+    ) -> tuple[Location, Path]:
         """Run initdb beside the final name, so that half a cluster is never taken for one."""
         location, fresh = new_cluster_dir(location, account)
-        location.write()  # now, so that `remove` finds what lies elsewhere whatever comes
-        binaries = reachable_binaries(self._bin_dir, location.home, account)
-        command: list[str | Path] = [
-            binaries / "initdb",
-            "-D",
-            fresh,
-            "-U",
-            SUPERUSER,
-            "-A",
-            "trust",
-        ]
-        command += ["-E", "UTF8", "--locale=C", "--no-instructions"]
+        try:
+            location.write()  # now, so that `remove` finds what lies elsewhere whatever comes
+            binaries = reachable_binaries(binaries, location.home, account)
+            self._initdb(binaries, fresh, account)
+            fresh.rename(location.cluster)  # onto nothing, or onto an empty directory
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            location.abandon_home()
+            raise
+        return location, binaries
+
+    def _initdb(self, binaries: Path, cluster: Path, account: Account | None) -> None:
+        command: list[str | Path] = [binaries / "initdb", "-D", cluster, "-U", SUPERUSER]
+        command += ["-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions"]
         if self._settings.get("fsync") == "off":
             command.append("--no-sync")
         made = run(command, account)
         if made.returncode:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise EmbeddedError(f"initdb failed in {location.home}:\n{made.stdout.strip()}")
-        fresh.rename(location.cluster)  # onto nothing, or onto an empty directory
-        return location, binaries
+            raise EmbeddedError(f"initdb failed in {cluster.parent}:\n{made.stdout.strip()}")
 
     def _launch(self, location: Location, binaries: Path, account: Account | None) -> None:
         settings = {**self._settings, "unix_socket_directories": f'"{location.socket_dir}"'}
