@@ -1,12 +1,13 @@
 -- RUNNING -> DONE for every (id, lease) that still holds: out of job, into the archive, its unique key freed.
 -- Rows come back for what was written; a pair that is missing has lost its lease. `id = ANY` bounds the scan whatever the
--- statistics say; the pairs are the fence (only a running job has a lease).
+-- statistics say; the pairs are the fence (only a running job has a lease). IS TRUE keeps them a filter on that scan: as a
+-- join they might decide its order, and batches that lock in another order than that of ids deadlock.
 WITH input AS (
     SELECT in_id, in_lease, in_result
     FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[], %(results)s::text[]) AS i(in_id, in_lease, in_result)
 ), gone AS (
     DELETE FROM {schema}.job
-    WHERE id = ANY (%(ids)s::bigint[]) AND (id, lease) IN (SELECT in_id, in_lease FROM input)
+    WHERE id = ANY (%(ids)s::bigint[]) AND ((id, lease) IN (SELECT in_id, in_lease FROM input)) IS TRUE
     RETURNING id, lease, {moved}, last_error, history,
               CASE WHEN id = ANY (%(dropped)s::bigint[]) THEN NULL ELSE payload END AS payload
 ), freed AS (
