@@ -1,0 +1,89 @@
+"""The async driver: connections, transactions and announcements on one event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import psycopg
+
+from jobq.client.announcer import AsyncAnnouncer
+from jobq.client.plan import Conversation, Request, refuse
+from jobq.client.pool import AsyncPool
+from jobq.db import bounded
+from jobq.model import Job
+from jobq.store import KEY_WAIT, Call, Enqueued, EnqueueStore, WinnerGone, run
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Runs requests.
+
+    Args:
+        store: its statements.
+        pool: where they run unless the caller brings a connection.
+    """
+
+    def __init__(self, store: EnqueueStore, pool: AsyncPool) -> None:
+        self._store = store
+        self._pool = pool
+        self._announcer = AsyncAnnouncer(self._notify)
+
+    async def enqueue(
+        self, request: Request, connection: psycopg.AsyncConnection[Any] | None = None
+    ) -> list[Job]:
+        """Enqueue jobs, all or none, in a transaction of our own or in the caller's."""
+        while True:
+            try:
+                if connection is not None:
+                    found = await _perform(connection, request)
+                else:
+                    async with self._pool.connection() as conn:
+                        found = await _perform(conn, request)
+            except (psycopg.Error, OSError, WinnerGone) as error:
+                request.failed(error)
+            else:
+                if request.announce:
+                    self._announcer.add(found)
+                return [item.job for item in found]
+
+    async def ask(self, call: Call[T]) -> T:
+        """Run one call that only reads."""
+        try:
+            async with self._pool.connection() as conn:
+                return await run(conn, call, prepare=False)
+        except (psycopg.Error, OSError) as error:
+            refuse(error)
+
+    async def close(self) -> None:
+        """Send the last wake-ups and close the connections."""
+        await self._announcer.flush()
+        self._pool.close()
+
+    def abandon(self) -> None:
+        """Close the connections of a loop that has ended."""
+        self._pool.close()
+
+    async def _notify(self, messages: Sequence[str]) -> None:
+        async with self._pool.connection() as conn:
+            await run(conn, self._store.notify(messages), prepare=False)
+
+
+async def _perform(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:
+    if not request.guarded:
+        return await _converse(conn, request.conversation())
+    async with bounded(conn, lock=KEY_WAIT):
+        return await _converse(conn, request.conversation())
+
+
+async def _converse(
+    conn: psycopg.AsyncConnection[Any], conversation: Conversation
+) -> list[Enqueued]:
+    try:
+        call = next(conversation)
+        while True:
+            call = conversation.send(await run(conn, call, prepare=False))
+    except StopIteration as end:
+        found: list[Enqueued] = end.value
+        return found
