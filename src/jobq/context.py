@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from jobq.logs import Logger
 from jobq.model import ClaimedJob
 
 
@@ -42,7 +42,7 @@ class Context:
         claimed: ClaimedJob,
         payload: Any,
         *,
-        log: logging.Logger | Any,
+        log: Logger,
         report: Callable[[float, str], None],
     ) -> None:
         self.job = JobInfo(

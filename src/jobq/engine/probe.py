@@ -43,7 +43,9 @@ class Probe:
         status, media_type, body = self._answer(scope["method"], scope["path"])
         headers = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
 
     def _answer(self, method: str, path: str) -> Answer:
         if path not in {"/healthz", "/readyz", "/health", "/metrics"}:
@@ -76,7 +78,12 @@ async def serve(app: Probe, host: str, port: int) -> AsyncIterator[None]:
     """
     listener = _listen(host, port)
     config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     log.info("worker answers probes", address="http://{}:{}".format(*listener.getsockname()[:2]))

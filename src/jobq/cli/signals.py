@@ -1,0 +1,94 @@
+"""SIGTERM and SIGINT: the first asks the process to stop, a second ends it at once with 128 + n."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from jobq import logs
+
+log = logs.get("jobq")
+
+#: Seconds beyond its budget after which a shutdown that hangs is given up.
+MARGIN = 5.0
+
+
+class StopSignals:
+    """What a process does when it is asked to stop.
+
+    The handlers are Python's own rather than the event loop's: they are called also while a handler
+    keeps the loop busy, so that a second signal ends the process even then.
+
+    Args:
+        budget: seconds the shutdown may take; some seconds later the process ends with 1 whatever
+            still runs. None for no limit.
+    """
+
+    def __init__(self, budget: float | None = None) -> None:
+        self._budget = budget
+        self._stop: Callable[[], object] | None = None
+        self._asked = False
+        #: What the process ends with where its threads have to be cut off.
+        self.exit_code = 1
+
+    def install(self) -> None:
+        """Take over both signals; until `on_stop` the first ends the process with 0, as nothing runs yet."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._received)
+
+    def on_stop(self, stop: Callable[[], object]) -> None:
+        """Call `stop` at the first signal; it has to be safe in a signal handler and in any thread."""
+        self._stop = stop
+        if self._asked:
+            stop()
+
+    def ask(self) -> None:
+        """Stop as if by a first signal, from any thread; never counts as the second."""
+        if not self._asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _received(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            exit_now(128 + number)
+        self._asked = True
+        if self._stop is None:
+            raise SystemExit(0)
+        self._stop()
+        if self._budget is not None:
+            timer = threading.Timer(self._budget + MARGIN, self._overdue)
+            timer.daemon = True
+            timer.start()
+
+    def _overdue(self) -> None:
+        log.error("the shutdown hangs beyond its budget; the process ends")
+        exit_now(self.exit_code)
+
+
+def exit_now(code: int) -> NoReturn:
+    """End the process without waiting for any thread; what was printed is flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # its reader is gone
+    os._exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process; threads that would keep it alive are cut off.
+
+    Raises:
+        SystemExit: where nothing keeps it alive.
+    """
+    deadline = 0.5  # seconds for idle threads of a closed executor to notice
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(deadline)
+            if thread.is_alive():
+                exit_now(code)
+    raise SystemExit(code)
