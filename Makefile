@@ -34,7 +34,7 @@ demo: install ## a session with a running `make dev`
 	@$(BIN)/jobq demo
 
 test: install ## the whole test suite (TESTS=, PYTEST_ARGS=, PGBIN=)
-	@JOBQ_TEST_PGBIN='$(PGBIN)' $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --cov $(PYTEST_ARGS) $(TESTS)
+	@JOBQ_TEST_PGBIN='$(PGBIN)' $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --cov=jobq $(PYTEST_ARGS) $(TESTS)
 
 test-pg15: install ## the same against PostgreSQL 15, where a server of it is installed
 	@if test -x '$(PG15BIN)/postgres'; then \
