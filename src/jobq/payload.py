@@ -21,6 +21,8 @@ MAX_ERROR = 8 * 1024
 _NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 # Sixteen digits in a row may exceed 64 bits or a double: those texts take the exact, slower road.
 _LONG_NUMBER = re.compile(r"\d{16}")
+_TOO_LONG = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
+_STRING_OR_DIGITS = re.compile(r'"(?:[^"\\]|\\.)*"|\d+', re.DOTALL)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -152,7 +154,7 @@ def _dump_exactly(value: Any, default: Any = None) -> str:
         raise InvalidPayload("contains a lone surrogate, which is no text") from None
     except (TypeError, ValueError) as error:
         raise InvalidPayload(f"is no JSON: {error}") from None
-    if re.search(rf"\d{{{MAX_DIGITS}}}", text):
+    if _TOO_LONG.search(text) and any(map(_TOO_LONG.fullmatch, _STRING_OR_DIGITS.findall(text))):
         raise InvalidPayload(f"holds a number of more than {MAX_DIGITS} digits")
     return text
 
