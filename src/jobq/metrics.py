@@ -95,6 +95,7 @@ class Metrics:
     def __init__(
         self, registry: CollectorRegistry, *, worker: bool = True, kinds: Iterable[str] = ()
     ) -> None:
+        self.registry = registry
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a timestamp beside every series doubles their number
         self._kinds = Labels()
         for kind in kinds:

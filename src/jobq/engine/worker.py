@@ -41,6 +41,8 @@ log = logs.get("jobq.worker")
 
 #: Seconds that cancelled handlers have to end at shutdown, within the budget where it is long enough.
 CANCEL_TIME = 1.0
+#: Seconds for which a cancel hint is remembered whose job is not held (yet).
+EARLY_CANCEL = 10.0
 #: Seconds at shutdown for the last outcomes to be written once everything else has ended.
 FLUSH_TIME = 2.0
 
@@ -79,6 +81,7 @@ class Worker:
         self.pools = make_pools(list(queues) if queues else None, settings.concurrency, settings.express)
         self._held: dict[Claim, Run] = {}
         self._running: set[Run] = set()
+        self._early_cancels: dict[int, float] = {}
         self._outage = logs.Repeat(log, every=30.0)
         self._stop_requested = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -214,6 +217,8 @@ class Worker:
         self.metrics.waited(job.queue, job.waited)
         log.debug("job started", job_id=job.id, kind=job.kind, attempt=job.attempt)
         self._runner.start(run)
+        if self._early_cancels and job.id in self._early_cancels:
+            self._heartbeat.hurry()
 
     def _settled(self, run: Run, outcome: Outcome) -> None:
         """A run has an outcome; where its lease is lost, nothing is to be written."""
@@ -269,6 +274,19 @@ class Worker:
             if run is not None and not run.settled and run.stop is None:
                 self._runner.stop(run, Stop.CANCEL)
 
+    def _cancel_requested(self, ids: frozenset[int] | None) -> None:
+        """A hint to cancel. It may overtake the answer of the claim: those ids are remembered a while."""
+        if ids is None:
+            self._heartbeat.hurry()
+            return
+        held = {claim.id: claim for claim in self._held}
+        self._cancel([held[id_] for id_ in ids if id_ in held])
+        now = time.monotonic()
+        early = {id_: now for id_ in ids if id_ not in held}
+        self._early_cancels = {
+            id_: at for id_, at in (self._early_cancels | early).items() if now - at < EARLY_CANCEL
+        }
+
     def _hear(self, message: Message) -> None:
         match message:
             case LanesReady() | LookEverywhere():
@@ -276,10 +294,7 @@ class Worker:
             case DueAt():
                 self._promote.wake()
             case CancelRequested(ids=ids):
-                if ids is None:
-                    self._heartbeat.hurry()
-                else:
-                    self._cancel([claim for claim in self._held if claim.id in ids])
+                self._cancel_requested(ids)
 
     def _reclaimed(self, jobs: list[Reclaimed]) -> None:
         self.metrics.recovered(len(jobs))

@@ -1,0 +1,257 @@
+"""Leases from the worker's side: fenced outcomes, heartbeats, and no mass reclaim."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from tests.engine.support import Jobs, handlers, until, working
+
+from jobq.context import Context
+from jobq.engine.reaper import Reaper
+from jobq.engine.session import Session
+from jobq.sql import Statements
+from jobq.store import UpkeepStore
+
+LEASE = 60.0
+
+
+@pytest.mark.case("B23", "B20")
+async def test_old_and_new_claim_of_one_job_in_one_worker_only_the_new_one_counts(
+    database_url: str, jobs: Jobs
+) -> None:
+    """The first run loses its lease while the same worker runs the job again; both end in one batch."""
+    gates = [asyncio.Event(), asyncio.Event()]
+    runs = 0
+
+    async def work() -> str:
+        nonlocal runs
+        number, runs = runs, runs + 1
+        while not gates[number].is_set():
+            try:
+                await gates[number].wait()
+            except asyncio.CancelledError:
+                continue
+        return f"run {number}"
+
+    async with working(database_url, handlers(work=work), lease_duration=LEASE) as worker:
+        id_ = jobs.put("work")
+        await until(lambda: runs == 1)
+        # Its attempts are reset as by a manual retry, so that the attempt numbers are equal.
+        jobs.conn.execute(
+            "UPDATE jobq.job SET status = 'QUEUED', attempts = 0, lease = NULL, lease_until = NULL WHERE id = %s", (id_,)
+        )
+        jobs.wake()
+        await until(lambda: runs == 2)
+        for gate in gates:
+            gate.set()
+        job = await jobs.reach(id_, "DONE")
+        await until(lambda: worker.running == 0)
+    assert (job["result"], job["attempts"]) == ("run 1", 1)
+    assert counted(worker, "success") == 1
+    assert counted(worker, "lease_lost") == 1
+
+
+async def test_a_lost_lease_tells_the_handler_and_writes_nothing(database_url: str, jobs: Jobs) -> None:
+    started, told = threading.Event(), threading.Event()
+
+    def work(ctx: Context) -> None:
+        started.set()
+        ctx.wait_cancelled()
+        if ctx.lease_lost:
+            told.set()
+
+    async with working(database_url, handlers(work=work), lease_duration=1) as worker:
+        id_ = jobs.put("work")
+        await until(started.is_set)
+        jobs.conn.execute("UPDATE jobq.job SET lease = 1, lease_until = now() + interval '1 hour' WHERE id = %s", (id_,))
+        await until(told.is_set)
+        await until(lambda: worker.running == 0)
+    assert jobs[id_]["status"] == "RUNNING"
+    assert counted(worker, "lease_lost") == 1
+
+
+@pytest.mark.case("B25")
+@pytest.mark.parametrize("lease", [1.0, 2.0])
+async def test_leases_are_extended_in_time_although_the_database_is_slow(
+    database_url: str, jobs: Jobs, lease: float
+) -> None:
+    jobs.conn.execute(
+        """
+        CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_sleep(0.25); RETURN NEW; END $$;
+        CREATE TRIGGER slow BEFORE UPDATE ON jobq.job FOR EACH ROW WHEN (OLD.status = NEW.status) EXECUTE FUNCTION slow()
+        """
+    )
+    starts = 0
+
+    async def work() -> None:
+        nonlocal starts
+        starts += 1
+        await asyncio.sleep(3 * lease)
+
+    async with working(database_url, handlers(work=work), lease_duration=lease):
+        id_ = jobs.put("work")
+        await jobs.reach(id_, "RUNNING")
+        lapsed = 0
+
+        def done() -> bool:
+            nonlocal lapsed
+            job = jobs[id_]
+            if job["status"] == "RUNNING":
+                row = jobs.conn.execute("SELECT lease_until < now() AS over FROM jobq.job WHERE id = %s", (id_,)).fetchone()
+                lapsed += bool(row and row["over"])
+            return bool(job["status"] == "DONE")
+
+        await until(done)
+    assert (starts, lapsed) == (1, 0)
+
+
+async def test_no_lease_is_extended_past_the_deadline_of_its_run(database_url: str, jobs: Jobs) -> None:
+    leave = threading.Event()
+
+    def stuck() -> None:
+        leave.wait(20)
+
+    async with working(database_url, handlers(stuck=stuck), lease_duration=30):
+        id_ = jobs.put("stuck", timeout=8)
+        await jobs.reach(id_, "RUNNING")
+        await until(lambda: jobs.conn.execute("SELECT 1 FROM jobq.worker").fetchone() is not None)
+        row = jobs.conn.execute(
+            "SELECT lease_until <= greatest(deadline, started_at + interval '30 s') AS bounded FROM jobq.job WHERE id = %s",
+            (id_,),
+        ).fetchone()
+        assert row == {"bounded": True}
+        leave.set()
+        await jobs.reach(id_, "DONE")
+
+
+# --- the reaper ---------------------------------------------------------------------------------
+
+
+class Rig:
+    """A reaper on a session of its own, and a job whose lease ended."""
+
+    def __init__(self, url: str, jobs: Jobs) -> None:
+        self.session = Session(url, "jobq test", lost=lambda error: None, found=lambda: None)
+        self.upkeep = UpkeepStore(Statements("jobq"))
+        self.found: list[int] = []
+        self.jobs = jobs
+
+    def reaper(self, lease: float = 0.0) -> Reaper:
+        return Reaper(
+            self.session, self.upkeep, 5.0, lease, 8192, lambda jobs: self.found.extend(job.id for job in jobs)
+        )
+
+    def expired(self, count: int = 1) -> list[int]:
+        rows = self.jobs.conn.execute(
+            "INSERT INTO jobq.job (kind, status, attempts, max_attempts, lease, lease_until, worker)"
+            " SELECT 'k', 'RUNNING', 1, 5, n, now() - interval '1 minute', 'gone' FROM generate_series(1, %s) n RETURNING id",
+            (count,),
+        )
+        return [row["id"] for row in rows]
+
+
+@pytest.fixture
+async def rig(database_url: str, jobs: Jobs) -> Any:
+    made = Rig(database_url, jobs)
+    yield made
+    await made.session.close()
+
+
+async def test_an_expired_lease_is_reclaimed(rig: Rig) -> None:
+    (id_,) = rig.expired()
+    await rig.reaper().step()
+    assert rig.found == [id_]
+    assert rig.jobs[id_]["status"] == "QUEUED"
+
+
+async def test_after_its_own_reconnect_the_reaper_waits_one_lease(rig: Rig, jobs: Jobs) -> None:
+    reaper = rig.reaper(lease=0.0)
+    await reaper.step()
+    reaper.lease_seconds = LEASE
+    rig.jobs.conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq test'")
+    with pytest.raises(psycopg.OperationalError):
+        await reaper.step()
+    rig.expired()
+    monotonic_uptime(reaper)
+    assert 0 < await reaper.step() <= 5.0
+    assert rig.found == []
+
+
+async def test_a_server_that_has_just_started_has_no_lease_judged(rig: Rig) -> None:
+    rig.expired()
+    await rig.reaper(lease=10**9).step()
+    assert rig.found == []
+
+
+async def test_a_clock_jump_reclaims_nothing_for_one_lease(rig: Rig) -> None:
+    reaper = rig.reaper(lease=0.0)
+    await reaper.step()
+    assert reaper._offset is not None
+    rig.expired()
+    reaper._offset -= 3600
+    reaper.lease_seconds = 30.0
+    monotonic_uptime(reaper)
+    await reaper.step()
+    assert rig.found == []
+
+
+@pytest.mark.case("B13")
+async def test_one_row_that_cannot_be_reclaimed_does_not_keep_the_others(rig: Rig) -> None:
+    ids = rig.expired(100)
+    rig.jobs.conn.execute(
+        f"""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON jobq.job FOR EACH ROW WHEN (OLD.id = {ids[49]}) EXECUTE FUNCTION refuse()
+        """  # noqa: S608 - a trigger takes no parameters
+    )
+    reaper = rig.reaper()
+    await reaper.step()
+    await reaper.step()
+    assert rig.jobs.statuses(ids) == {"QUEUED": 99, "RUNNING": 1}
+    assert rig.jobs[ids[49]]["status"] == "RUNNING"
+
+
+@pytest.mark.case("B12")
+async def test_a_reclaimed_job_keeps_its_unique_key_and_meets_no_sibling(rig: Rig) -> None:
+    id_ = rig.jobs.put("k", unique_key="only")
+    rig.jobs.conn.execute(
+        "UPDATE jobq.job SET status = 'RUNNING', attempts = 1, lease = 7, lease_until = now() - interval '1 s' WHERE id = %s",
+        (id_,),
+    )
+    assert rig.jobs.put("k", unique_key="only") == id_, "while it runs there is no second one"
+    others = rig.expired(3)
+    await rig.reaper().step()
+    assert rig.jobs.statuses([id_, *others]) == {"QUEUED": 4}
+    assert rig.jobs.put("k", unique_key="only") == id_
+
+
+def monotonic_uptime(reaper: Reaper) -> None:
+    """Make the reaper believe the server is up for long, so that only the rule under test can hold it."""
+    check = reaper.upkeep.reap_check
+
+    def patched() -> Any:
+        call = check()
+
+        def read(rows: Any) -> Any:
+            found = call.read(rows)
+            return type(found)(found.now, 10.0**9, found.expired)
+
+        return type(call)(call.name, call.statement, call.params, read)
+
+    reaper.upkeep.reap_check = patched  # type: ignore[method-assign]
+
+
+def counted(worker: Any, outcome: str) -> float:
+    """What the worker's metrics say of an outcome, over all kinds."""
+    families = worker.metrics.registry.collect()
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "jobq_processed_total" and sample.labels["outcome"] == outcome
+    )
