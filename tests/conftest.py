@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg import sql
@@ -38,6 +39,10 @@ SETTINGS = {
 # A database is created in 15 ms on a memory file system, in 150 ms on a cloud disk.
 MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 4 * 1024**3
+
+# A busy machine is no failure; pytest-timeout ends what hangs.
+hypothesis.settings.register_profile("jobq", deadline=None)
+hypothesis.settings.load_profile("jobq")
 
 _server_of_run = pytest.StashKey[EmbeddedServer]()
 
