@@ -26,9 +26,9 @@ def rivals(database_url: str) -> Iterator[Rivals]:
 
 
 @pytest.fixture(scope="module")
-def shared_url(server: Server) -> Iterator[str]:
+def shared_url(server: Server, template: str) -> Iterator[str]:
     """A migrated database that the tests of a module share; they undo what they do."""
-    with new_database(server) as url:
+    with new_database(server, template) as url:
         yield url
 
 

@@ -38,7 +38,9 @@ class Plan:
     def rows(self) -> float:
         """Rows that the nodes gave or looked at in vain."""
         names = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
-        return sum(node["Actual Loops"] * sum(node.get(name, 0) for name in names) for node in self.nodes)
+        return sum(
+            node["Actual Loops"] * sum(node.get(name, 0) for name in names) for node in self.nodes
+        )
 
     @property
     def buffers(self) -> int:
@@ -51,9 +53,10 @@ class Plan:
 
 
 def warm(conn: Conn, call: Call[Any]) -> None:
-    """Run a statement as often as it takes to have a plan that stays."""
-    for _ in range(RUNS):
-        run_sync(conn, call)
+    """Run a statement as often as it takes to have a plan that stays, and undo what it did."""
+    with _undone(conn):
+        for _ in range(RUNS):
+            run_sync(conn, call)
 
 
 def explain_prepared(conn: Conn, call: Call[Any]) -> Plan:

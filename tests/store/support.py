@@ -14,7 +14,6 @@ import psycopg
 from psycopg import sql
 
 from jobq.db import Conn, connect_engine_sync
-from jobq.migrate import migrate
 from jobq.model import LIVE, Claim, JobStatus, Lane, Outcome, Verdict
 from jobq.sql import Statements
 from jobq.store import (
@@ -66,22 +65,16 @@ STORE = Store()
 
 
 @contextmanager
-def new_database(server: Server, *, template: str | None = None) -> Iterator[str]:
-    """A migrated database that several tests share; with `template`, a copy of that one."""
-    name = f"store_{uuid.uuid4().hex[:12]}"
+def new_database(server: Server, template: str) -> Iterator[str]:
+    """A database that several tests share, copied from another one."""
+    name = sql.Identifier(f"store_{uuid.uuid4().hex}")
     with psycopg.connect(server.url(), autocommit=True) as admin:
-        source = sql.SQL("TEMPLATE {} STRATEGY file_copy").format(
-            sql.Identifier(template or "template1")
-        )
-        admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), source))
-    try:
-        url = server.url(name)
-        if template is None:
-            migrate(url)
-        yield url
-    finally:
-        with psycopg.connect(server.url(), autocommit=True) as admin:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
+        admin.execute(statement.format(name, sql.Identifier(template)))
+        try:
+            yield server.url(name.as_string().strip('"'))
+        finally:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 def engine(url: str, **settings: str) -> Conn:

@@ -14,7 +14,10 @@ WITH wanted AS MATERIALIZED (
     DELETE FROM {schema}.key
     WHERE scope = 'live' AND job_id = ANY (ARRAY(SELECT id FROM gone WHERE unique_key IS NOT NULL))
 ), dead AS MATERIALIZED (
-    SELECT id AS dead_id FROM {schema}.job_archive_dead WHERE id = ANY (%(ids)s::bigint[]) ORDER BY id FOR UPDATE
+    -- One id at a time: of a partition that was never analysed the planner thinks that 200 ids are all its rows.
+    SELECT found.id AS dead_id
+    FROM (SELECT DISTINCT id FROM unnest(%(ids)s::bigint[]) AS id ORDER BY id) i,
+         LATERAL (SELECT d.id FROM {schema}.job_archive_dead d WHERE d.id = i.id LIMIT 1 FOR UPDATE) found
 ), dismissed AS (
     -- An UPDATE of the class would move the row to another partition, and a rival that waits for it would fail.
     DELETE FROM {schema}.job_archive_dead WHERE id = ANY (ARRAY(SELECT dead_id FROM dead))

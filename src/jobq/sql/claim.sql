@@ -1,14 +1,15 @@
 -- Claims up to `free` jobs: for each tenant in turn at most its share, over its lanes by priority. A span is a stretch
--- of one lane: after (run_at, id), up to until. Locks only what it takes, so that rivals take the next ones.
-WITH share AS (
-    SELECT grp, most FROM unnest(%(grp)s::integer[], %(most)s::integer[]) AS s(grp, most)
-), picked AS (
+-- of one lane: after (run_at, id), up to until; a share's spans come as array literals, so that no share looks at those of
+-- others. Locks only what it takes, so that rivals take the next ones.
+WITH picked AS (
     SELECT job.id
-    FROM share, LATERAL (
+    FROM unnest(%(most)s::integer[], %(queues)s::text[], %(tenants)s::text[], %(priorities)s::text[],
+                %(after_run_ats)s::text[], %(after_ids)s::text[], %(untils)s::text[])
+         AS share(most, queues, tenants, priorities, after_run_ats, after_ids, untils), LATERAL (
         SELECT head.id
-        FROM unnest(%(span_grp)s::integer[], %(queue)s::text[], %(tenant)s::text[], %(priority)s::smallint[],
-                    %(after_run_at)s::timestamptz[], %(after_id)s::bigint[], %(until)s::timestamptz[])
-             AS span(grp, queue, tenant, priority, after_run_at, after_id, until), LATERAL (
+        FROM unnest(share.queues::text[], share.tenants::text[], share.priorities::smallint[],
+                    share.after_run_ats::timestamptz[], share.after_ids::bigint[], share.untils::timestamptz[])
+             AS span(queue, tenant, priority, after_run_at, after_id, until), LATERAL (
             SELECT j.id
             FROM {schema}.job j
             WHERE j.status = 'QUEUED' AND j.held_by IS NULL
@@ -18,7 +19,6 @@ WITH share AS (
             LIMIT share.most
             FOR NO KEY UPDATE SKIP LOCKED
         ) head
-        WHERE span.grp = share.grp
         LIMIT share.most
     ) job
     LIMIT %(free)s

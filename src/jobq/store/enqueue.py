@@ -27,7 +27,7 @@ class Enqueued:
     run_at: datetime
 
 
-class WinnerGone(Exception):  # noqa: N818 - a call to start again, not a mistake
+class WinnerGone(Exception):
     """A key was taken when the job was inserted and free when the winner was read: do it again."""
 
 

@@ -33,7 +33,7 @@ class JobStore:
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
 
-    def find_job(self, id: int) -> Call[Record | None]:  # noqa: A002 - the column's name
+    def find_job(self, id: int) -> Call[Record | None]:
         """One job with everything; meta, payload, result, progress and history as JSON text."""
         return Call(
             "find_job",
@@ -66,7 +66,7 @@ class JobStore:
         }
         return Call("list_jobs", self._sql["list_jobs"], params, _records(_LISTED))
 
-    def retry(self, id: int, *, force: bool = False) -> Call[bool]:  # noqa: A002 - the column's name
+    def retry(self, id: int, *, force: bool = False) -> Call[bool]:
         """DEAD or SCHEDULED -> QUEUED (FAILED and CANCELLED too when forced); whether it applied."""
         return Call("retry", self._sql["retry"], {"id": id, "force": force}, bool)
 

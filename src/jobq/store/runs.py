@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -61,7 +61,10 @@ class RunStore:
             shares: what each tenant may have, in the order in which they are served.
             settings: what to stamp.
         """
-        spans = [(group, span) for group, share in enumerate(shares) for span in share.spans]
+
+        def spans(value: Callable[[Span], object]) -> str:
+            return array(array(map(value, share.spans)) for share in shares)
+
         params = {
             "lease": lease,
             "free": free,
@@ -70,15 +73,13 @@ class RunStore:
             "grace": settings.grace,
             "default_max_attempts": settings.default_max_attempts,
             "default_timeout": settings.default_timeout,
-            "grp": array(range(len(shares))),
             "most": array(share.most for share in shares),
-            "span_grp": array(group for group, _ in spans),
-            "queue": array(span.lane.queue for _, span in spans),
-            "tenant": array(span.lane.tenant for _, span in spans),
-            "priority": array(span.lane.priority for _, span in spans),
-            "after_run_at": array(str(span.after_run_at) for _, span in spans),
-            "after_id": array(span.after_id for _, span in spans),
-            "until": array(str(span.until) for _, span in spans),
+            "queues": spans(lambda span: span.lane.queue),
+            "tenants": spans(lambda span: span.lane.tenant),
+            "priorities": spans(lambda span: span.lane.priority),
+            "after_run_ats": spans(lambda span: span.after_run_at),
+            "after_ids": spans(lambda span: span.after_id),
+            "untils": spans(lambda span: span.until),
         }
 
         def read(rows: list[Row]) -> list[ClaimedJob]:

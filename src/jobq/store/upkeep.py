@@ -127,7 +127,7 @@ class UpkeepStore:
         params["queues"] = None if worker["queues"] is None else array(worker["queues"])
         return Call("beat", self._sql["beat"], params, lambda rows: None)
 
-    def leave(self, id: str) -> Call[None]:  # noqa: A002 - the column's name
+    def leave(self, id: str) -> Call[None]:
         """Remove a worker's row."""
         return Call("leave", self._sql["leave"], {"id": id}, lambda rows: None)
 

@@ -1,0 +1,213 @@
+"""The plan is behaviour: statements touch as many rows as they are about, whatever the statistics say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.store.plans import Plan, explain, explain_prepared, warm
+from tests.store.support import (
+    KEEP_PAYLOAD,
+    LEASE,
+    OTHER_LEASE,
+    SETTINGS,
+    STORE,
+    Server,
+    claim,
+    client,
+    complete,
+    engine,
+    fail,
+    new_database,
+)
+
+from jobq.db import Conn
+from jobq.model import Claim, Lane, Verdict
+from jobq.store import BEGINNING, Call, Share, Span
+
+#: Pairs, jobs or lanes that a statement is about.
+BATCH = 200
+#: What one of them may cost, and a statement beside them. The archive has dozens of partitions, each with its index.
+ROWS, MORE_ROWS = 25, 200
+BUFFERS, MORE_BUFFERS = 60, 600
+
+#: Live rows: a lane of 100,000 jobs, and as many that may not be claimed.
+FILL = f"""
+INSERT INTO jobq.job (kind, status, held_by, tenant, run_at, lease, lease_until, attempts, max_attempts)
+SELECT 'k', CASE g % 5 WHEN 1 THEN 'RUNNING' WHEN 2 THEN 'SCHEDULED' ELSE 'QUEUED' END,
+       CASE WHEN g % 5 = 3 THEN 'kind:k' END,
+       CASE WHEN g % 5 = 4 THEN 'tenant' || g % 499 ELSE 'default' END,
+       now() - interval '1 hour' + g * interval '1 ms',
+       CASE WHEN g % 5 = 1 THEN {LEASE} END, CASE WHEN g % 5 = 1 THEN now() - interval '1 second' END, 1, 5
+FROM generate_series(1, 125000) g;
+INSERT INTO jobq.job (kind, run_at) SELECT 'k', now() - interval '1 minute' FROM generate_series(1, 75000);
+INSERT INTO jobq.job_archive (id, class, status, finished_at, kind, queue, tenant, priority, attempts, created_at, run_at,
+                              lease, payload)
+SELECT 1000000 + g, CASE WHEN g % 2 = 0 THEN 'done' ELSE 'dead' END, CASE WHEN g % 2 = 0 THEN 'DONE' ELSE 'DEAD' END,
+       now(), 'k', 'default', 'default', 0, 1, now(), now(), {LEASE}, '{{}}'
+FROM generate_series(1, 100000) g;
+"""
+#: Ids of `FILL`: of jobs that run, that wait, and of those that ended.
+RUNNING = [1 + 5 * n for n in range(BATCH)]
+WAITING = 200_000
+DEAD = 1_000_001
+FINISHED = [DEAD + n for n in range(BATCH)]
+
+
+def _pairs(ids: list[int]) -> list[Claim]:
+    return [Claim(id_, LEASE) for id_ in ids]
+
+
+def _lanes(most: int) -> Call[Any]:
+    spans = [
+        [Span(Lane("default", f"tenant{n}", 0)), Span(Lane("default", f"tenant{n}", 5))]
+        for n in range(100)
+    ]
+    return STORE.runs.claim(OTHER_LEASE, most, [Share(5, some) for some in spans], SETTINGS)
+
+
+#: A worker's statements, about a number of jobs.
+ENGINE: dict[str, Callable[[int], Call[Any]]] = {
+    "claim": lambda n: claim(OTHER_LEASE, n),
+    "claim_of_many_lanes": _lanes,
+    "claims_of_lease": lambda n: STORE.runs.claims_of_lease(OTHER_LEASE),
+    "discover": lambda n: STORE.upkeep.discover(Lane("", "", -101), n),
+    "complete": lambda n: complete(*_pairs(RUNNING[:n])),
+    "fail": lambda n: fail(*_pairs(RUNNING[:n])),
+    "fail_for_good": lambda n: fail(*_pairs(RUNNING[:n]), verdict=Verdict.PERMANENT),
+    "release": lambda n: STORE.runs.release(_pairs(RUNNING[:n]), KEEP_PAYLOAD),
+    "extend": lambda n: STORE.runs.extend(_pairs(RUNNING[:n]), 60),
+    "progress": lambda n: STORE.runs.progress([(pair, "1") for pair in _pairs(RUNNING[:n])]),
+    "recorded": lambda n: STORE.runs.recorded(_pairs(FINISHED[:n])),
+    "reclaim": lambda n: STORE.upkeep.reclaim(BEGINNING, n, KEEP_PAYLOAD),
+    "expired": lambda n: STORE.upkeep.expired(BEGINNING, n),
+    "promote": lambda n: STORE.upkeep.promote(BEGINNING, n),
+    "expire_keys": lambda n: STORE.upkeep.expire_keys(3600.0, n),
+}
+#: Statements of the API and of people.
+CLIENT: dict[str, Callable[[int], Call[Any]]] = {
+    "find_job": lambda n: STORE.jobs.find_job(WAITING),
+    "find_finished_job": lambda n: STORE.jobs.find_job(DEAD),
+    "list_jobs": lambda n: STORE.jobs.list_jobs(most=n),
+    "cancel": lambda n: STORE.jobs.cancel(RUNNING[: n // 2] + FINISHED[: n // 2], KEEP_PAYLOAD),
+    "retry": lambda n: STORE.jobs.retry(DEAD),
+    "retry_waiting": lambda n: STORE.jobs.retry(2),
+}
+#: Those that, of a partition which was never analysed, may sort all jobs asked for.
+LISTS: dict[str, Callable[[int], Call[Any]]] = {
+    "list_dead_jobs": lambda n: STORE.jobs.list_jobs(most=n, statuses=["DEAD"]),
+}
+#: Those that walk all running jobs: no more of them than a fleet has slots.
+WALKS = {"claims_of_lease"}
+
+
+@dataclass
+class Hostile:
+    """Sessions, each with plans made under statistics that no longer hold."""
+
+    prepared_while_empty: Conn
+    analysed_empty: Conn
+    client: Conn
+
+
+@dataclass
+class Emptied:
+    """Sessions on a table that was analysed when it was full."""
+
+    prepared_while_full: Conn
+    client: Conn
+
+
+@pytest.fixture(scope="module")
+def hostile(server: Server, template: str) -> Iterator[Hostile]:
+    with (
+        new_database(server, template) as url,
+        engine(url) as early,
+        engine(url) as late,
+        client(url) as plain,
+    ):
+        _freeze_statistics(early)
+        early.execute("ANALYZE")
+        for make in ENGINE.values():
+            warm(early, make(3))
+        early.execute(FILL)
+        for make in ENGINE.values():
+            warm(late, make(3))
+        yield Hostile(early, late, plain)
+
+
+@pytest.fixture(scope="module")
+def emptied(server: Server, template: str) -> Iterator[Emptied]:
+    with new_database(server, template) as url, engine(url) as early, client(url) as plain:
+        _freeze_statistics(early)
+        early.execute(FILL)
+        early.execute("ANALYZE")
+        for make in ENGINE.values():
+            warm(early, make(1))
+        early.execute("DELETE FROM jobq.job WHERE id > 1000")
+        early.execute("DELETE FROM jobq.job_archive WHERE id > 1001000")
+        early.execute("VACUUM jobq.job, jobq.job_archive")
+        yield Emptied(early, plain)
+
+
+def _freeze_statistics(conn: Conn) -> None:
+    rows = conn.execute(
+        "SELECT format('ALTER TABLE %I.%I SET (autovacuum_enabled = false)', nspname, relname)"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'jobq' AND relkind = 'r'"
+    ).fetchall()
+    for (statement,) in rows:
+        conn.execute(statement)
+
+
+def _bounded(name: str, plan: Plan, batch: int = BATCH) -> None:
+    if name in WALKS:
+        batch = 25_000
+    assert plan.rows <= ROWS * batch + MORE_ROWS, f"{name} touches {plan.rows} rows\n{plan}"
+    assert plan.buffers <= BUFFERS * batch + MORE_BUFFERS, (
+        f"{name} reads {plan.buffers} pages\n{plan}"
+    )
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_plan_prepared_while_the_table_was_empty_stays_bounded(
+    hostile: Hostile, name: str
+) -> None:
+    _bounded(name, explain_prepared(hostile.prepared_while_empty, ENGINE[name](BATCH)))
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_plan_made_for_a_table_analysed_empty_stays_bounded(hostile: Hostile, name: str) -> None:
+    _bounded(name, explain(hostile.analysed_empty, ENGINE[name](BATCH)))
+    _bounded(name, explain_prepared(hostile.analysed_empty, ENGINE[name](BATCH)))
+
+
+@pytest.mark.parametrize("name", CLIENT)
+def test_a_caller_s_statement_on_a_table_analysed_empty_stays_bounded(
+    hostile: Hostile, name: str
+) -> None:
+    _bounded(name, explain(hostile.client, CLIENT[name](BATCH)))
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_plan_prepared_while_the_table_was_full_stays_bounded(
+    emptied: Emptied, name: str
+) -> None:
+    _bounded(name, explain_prepared(emptied.prepared_while_full, ENGINE[name](BATCH)))
+
+
+@pytest.mark.parametrize("name", CLIENT | LISTS)
+def test_a_caller_s_statement_on_a_table_that_was_emptied_stays_bounded(
+    emptied: Emptied, name: str
+) -> None:
+    _bounded(name, explain(emptied.client, (CLIENT | LISTS)[name](BATCH)))
+
+
+def test_the_bound_tells_a_nested_loop_over_a_batch(hostile: Hostile) -> None:
+    """What the pinned settings are for: a loop compares every pair of the batch with every row."""
+    conn = hostile.client
+    conn.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+    plan = explain(conn, STORE.runs.extend(_pairs(RUNNING), 60))
+    conn.execute("RESET enable_hashjoin; RESET enable_mergejoin")
+    assert plan.rows > ROWS * BATCH + MORE_ROWS
