@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
-from jobq.errors import PermanentError, RetryAfter
 from jobq.context import Context
+from jobq.engine.runner import Run, Stop
+from jobq.errors import PermanentError, RetryAfter
 
 
 class Silent(Exception):
@@ -399,6 +400,27 @@ async def test_a_lost_cancel_hint_arrives_with_the_heartbeat(database_url: str, 
         await jobs.reach(id_, "RUNNING")
         jobs.conn.execute("UPDATE jobq.job SET cancel_requested_at = now() WHERE id = %s", (id_,))
         await jobs.reach(id_, "CANCELLED")
+
+
+async def test_a_run_that_is_stopped_before_its_first_step_still_ends(database_url: str, jobs: Jobs) -> None:
+    """A task cancelled before it begins ends without a word; its job and slot must not be lost."""
+    started = False
+
+    async def work() -> None:
+        nonlocal started
+        started = True
+
+    async with working(database_url, handlers(work=work), concurrency=1) as worker:
+        begin = worker._runner.start
+
+        def stop_at_once(run: Run) -> None:
+            begin(run)
+            worker._runner.stop(run, Stop.CANCEL)
+
+        worker._runner.start = stop_at_once  # type: ignore[method-assign]
+        await jobs.reach(jobs.put("work"), "CANCELLED")
+        assert worker.running == 0
+    assert not started
 
 
 async def test_a_row_that_vanishes_is_a_lost_lease_and_the_worker_goes_on(database_url: str, jobs: Jobs) -> None:

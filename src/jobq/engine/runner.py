@@ -57,6 +57,8 @@ class Run:
     context: Context | None = None
     timer: asyncio.TimerHandle | None = None
     stop: Stop | None = None
+    #: Its task has taken its first step. A task cancelled before that would end without a word.
+    begun: bool = False
     #: Its outcome was handed over although the handler still runs.
     abandoned: bool = False
     #: An outcome was handed over.
@@ -113,7 +115,7 @@ class Runner:
         if run.context is not None:
             run.context.stop(lease_lost=why is Stop.LEASE_LOST)
         if not run.threaded:
-            if run.task is not None:
+            if run.task is not None and run.begun:
                 run.task.cancel()
         elif why in (Stop.TIMEOUT, Stop.CANCEL):
             self._abandon(run)
@@ -124,6 +126,7 @@ class Runner:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, run: Run) -> None:
+        run.begun = True
         try:
             outcome = await self._attempt(run)
         except BaseException as error:  # a fault of ours must not cost the job its outcome or the slot
@@ -139,6 +142,8 @@ class Runner:
 
     async def _attempt(self, run: Run) -> Outcome:
         job, handler = run.job, run.handler
+        if run.stop is not None:
+            return _stopped(run)
         if handler is None:
             return _outcome(run, Verdict.RETRY, self._unknown(job.kind))
         try:
@@ -153,8 +158,6 @@ class Runner:
         if handler.context_parameter is not None:
             run.context = Context(job, value, log=job_log, report=self._reporter(job.claim))
             arguments[handler.context_parameter] = run.context
-            if run.stop is not None:
-                run.context.stop(lease_lost=run.stop is Stop.LEASE_LOST)
         try:
             if handler.is_async:
                 result = await handler.function(**arguments)
