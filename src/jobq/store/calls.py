@@ -35,14 +35,19 @@ async def run(
     """
     cursor = psycopg.AsyncCursor(conn, row_factory=tuple_row)
     await cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
-    return call.read(await cursor.fetchall() if cursor.description else [])
+    return call.read(await cursor.fetchall() if _has_rows(cursor) else [])
 
 
 def run_sync(conn: psycopg.Connection[Any], call: Call[T], *, prepare: bool | None = None) -> T:
     """The same for sync callers (see `run`)."""
     cursor = psycopg.Cursor(conn, row_factory=tuple_row)
     cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
-    return call.read(cursor.fetchall() if cursor.description else [])
+    return call.read(cursor.fetchall() if _has_rows(cursor) else [])
+
+
+def _has_rows(cursor: psycopg.AsyncCursor[Row] | psycopg.Cursor[Row]) -> bool:
+    """Whether a statement returned rows, perhaps none; `cursor.description` would describe each column."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0
 
 
 def array(values: Iterable[object]) -> str:
