@@ -16,5 +16,5 @@ WITH input AS (
 )
 INSERT INTO {schema}.job_archive_done (id, lease, class, status, finished_at, {moved}, last_error, history, result, payload)
 SELECT id, lease, 'done', 'DONE', clock_timestamp(), {moved}, last_error, history, in_result::jsonb, payload
-FROM gone JOIN input ON in_id = id
+FROM gone JOIN input ON in_id = id AND in_lease = lease
 RETURNING id, lease

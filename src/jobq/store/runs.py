@@ -112,6 +112,7 @@ class RunStore:
 
     def complete(self, outcomes: Sequence[Outcome]) -> Call[set[Claim]]:
         """RUNNING -> DONE; returns the claims it was written for."""
+        outcomes = list({outcome.claim: outcome for outcome in outcomes}.values())
         params = {
             **_pairs([outcome.claim for outcome in outcomes]),
             "results": array(outcome.result for outcome in outcomes),
