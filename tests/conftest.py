@@ -101,9 +101,14 @@ def _sweep() -> None:
         if left.stat().st_uid == os.geteuid() and (left / "postgresql" / "lock").exists():
             with suppress(EmbeddedError):
                 EmbeddedServer(left / "postgresql").remove()
-                for lock in left.rglob("lock"):
-                    EmbeddedServer(lock.parent).remove()
+                _remove_servers(left)
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_servers(folder: Path) -> None:
+    """Stop the servers whose data directories are in the folder; their files may be elsewhere."""
+    for lock in folder.rglob("lock"):
+        EmbeddedServer(lock.parent).remove()
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +124,7 @@ def server_folder(server: EmbeddedServer) -> Iterator[Path]:
     """A folder on a fast disk that the account of a server can reach, also when the tests run as root."""
     folder = _new_folder("folder-", server.data_dir.parent)
     yield folder
+    _remove_servers(folder)
     shutil.rmtree(folder)
 
 

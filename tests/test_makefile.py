@@ -19,7 +19,7 @@ SH = "/bin/sh"
 FAKE = f"""#!/bin/sh
 case "$1 $2" in
 "-c "*ensurepip*) exit $((1 - HAS_VENV)) ;;
-"-c "*) exec {sys.executable} "$@" ;;
+"-c "*) exec '{sys.executable}' "$@" ;;
 "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
 "-m pip") shift 2; echo "$@" >>calls; [ ! -e broken ] ;;
 esac
