@@ -68,7 +68,9 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
     conn: AsyncConn = await psycopg.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
-    await conn.execute(_CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())})
+    await conn.execute(
+        _CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())}
+    )
     return conn
 
 
@@ -77,20 +79,26 @@ def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
     conn: Conn = psycopg.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
-    conn.execute(_CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())})
+    conn.execute(
+        _CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())}
+    )
     return conn
 
 
-_CONFIGURE = (
-    "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
-)
+_CONFIGURE = "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
 
 
 async def connect(url: str, name: str = "jobq") -> AsyncConn:
-    """A client's session, in autocommit; its statements are unprepared and assume no session state."""
+    """A client's session, in autocommit; its statements assume no session state.
+
+    It prepares statements unless a transaction pooler is in between. Those whose plan depends on
+    statistics must be run with `prepare=False`.
+    """
     conn: AsyncConn = await psycopg.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
+    row = await (await conn.execute(_BACKEND)).fetchone()
+    conn.prepare_threshold = _prepare_threshold(conn, row)
     return conn
 
 
@@ -99,7 +107,17 @@ def connect_sync(url: str, name: str = "jobq") -> Conn:
     conn: Conn = psycopg.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
+    row = conn.execute(_BACKEND).fetchone()
+    conn.prepare_threshold = _prepare_threshold(conn, row)
     return conn
+
+
+_BACKEND = "SELECT pg_backend_pid()"
+
+
+def _prepare_threshold(conn: AsyncConn | Conn, row: Row | None) -> int | None:
+    """1 on a direct connection. A pooler makes up the process id it tells, and mixes up prepared statements."""
+    return 1 if row is not None and row[0] == conn.info.backend_pid else None
 
 
 def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool[AsyncConn]:
@@ -146,7 +164,11 @@ async def bounded(
         lock: seconds.
         statement: seconds a statement may take; 0 for no limit.
     """
-    before = None if _is_outermost(conn) else await (await _cursor(conn).execute(_LIMITS, prepare=False)).fetchone()
+    before = (
+        None
+        if _is_outermost(conn)
+        else await (await _cursor(conn).execute(_LIMITS, prepare=False)).fetchone()
+    )
     async with conn.transaction():
         await _cursor(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
         yield conn
@@ -157,7 +179,11 @@ async def bounded(
 @contextmanager
 def bounded_sync(conn: Conn, *, lock: float, statement: float = 0.0) -> Iterator[Conn]:
     """The same for sync callers (see `bounded`)."""
-    before = None if _is_outermost(conn) else _cursor_sync(conn).execute(_LIMITS, prepare=False).fetchone()
+    before = (
+        None
+        if _is_outermost(conn)
+        else _cursor_sync(conn).execute(_LIMITS, prepare=False).fetchone()
+    )
     with conn.transaction():
         _cursor_sync(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
         yield conn
@@ -201,7 +227,10 @@ def is_unavailable(error: BaseException) -> bool:
 
 def unavailable(error: BaseException) -> DatabaseUnavailable:
     """The error for a caller, without host names or SQL text."""
-    if isinstance(error, psycopg.Error) and error.sqlstate == errors.ReadOnlySqlTransaction.sqlstate:
+    if (
+        isinstance(error, psycopg.Error)
+        and error.sqlstate == errors.ReadOnlySqlTransaction.sqlstate
+    ):
         return DatabaseUnavailable("PostgreSQL accepts no writes at the moment (read-only)")
     return DatabaseUnavailable("PostgreSQL cannot be reached at the moment")
 

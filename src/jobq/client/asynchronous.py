@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from jobq.client.announcer import AsyncAnnouncer
-from jobq.client.plan import Conversation, Request, refuse
+from jobq.client.plan import Request, refuse
 from jobq.client.pool import AsyncPool
 from jobq.db import bounded
 from jobq.model import Job
@@ -36,11 +36,10 @@ class AsyncDriver:
         """Enqueue jobs, all or none, in a transaction of our own or in the caller's."""
         while True:
             try:
-                if connection is not None:
-                    found = await _perform(connection, request)
+                if connection is None:
+                    found = await self._alone(request)
                 else:
-                    async with self._pool.connection() as conn:
-                        found = await _perform(conn, request)
+                    found = await _perform(connection, request)
             except (psycopg.Error, OSError, WinnerGone) as error:
                 request.failed(error)
             else:
@@ -51,8 +50,7 @@ class AsyncDriver:
     async def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""
         try:
-            async with self._pool.connection() as conn:
-                return await run(conn, call, prepare=False)
+            return await self._run(call)
         except (psycopg.Error, OSError) as error:
             refuse(error)
 
@@ -65,25 +63,37 @@ class AsyncDriver:
         """Close the connections of a loop that has ended."""
         self._pool.close()
 
+    async def _alone(self, request: Request) -> list[Enqueued]:
+        conn = await self._pool.take()
+        try:
+            return await _perform(conn, request)
+        finally:
+            self._pool.give(conn)
+
+    async def _run(self, call: Call[T]) -> T:
+        conn = await self._pool.take()
+        try:
+            return await run(conn, call, prepare=False)
+        finally:
+            self._pool.give(conn)
+
     async def _notify(self, messages: Sequence[str]) -> None:
-        async with self._pool.connection() as conn:
-            await run(conn, self._store.notify(messages), prepare=False)
+        await self._run(self._store.notify(messages))
 
 
 async def _perform(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:
     if not request.guarded:
-        return await _converse(conn, request.conversation())
+        return await _converse(conn, request)
     async with bounded(conn, lock=KEY_WAIT):
-        return await _converse(conn, request.conversation())
+        return await _converse(conn, request)
 
 
-async def _converse(
-    conn: psycopg.AsyncConnection[Any], conversation: Conversation
-) -> list[Enqueued]:
+async def _converse(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:
+    conversation = request.conversation()
     try:
         call = next(conversation)
         while True:
-            call = conversation.send(await run(conn, call, prepare=False))
+            call = conversation.send(await run(conn, call, prepare=request.prepare))
     except StopIteration as end:
         found: list[Enqueued] = end.value
         return found

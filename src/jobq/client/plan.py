@@ -60,6 +60,9 @@ class Request:
         #: Several statements, or one that may fail or wait for a rival: a transaction of its own, or
         #: a savepoint in the caller's.
         self.guarded = keyed or len(jobs) > CHUNK or not (own or self._single)
+        #: Only the plain INSERT has a plan that cannot go wrong, and only our connections know whether
+        #: they may prepare: None lets them decide.
+        self.prepare = None if own and self._single else False
         self._attempts = ATTEMPTS
         self._own = own
         self._repeatable = own and keyed and all(job.idempotency_key is not None for job in jobs)

@@ -11,8 +11,6 @@ import asyncio
 import select
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -42,9 +40,8 @@ class AsyncPool:
         self._idle: _Idle[db.AsyncConn] = _Idle()
         self._permits = asyncio.Semaphore(most)
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[db.AsyncConn]:
-        """A connection in autocommit; one that stood idle still stands.
+    async def take(self) -> db.AsyncConn:
+        """A connection in autocommit, to be given back; one that stood idle still stands.
 
         Raises:
             psycopg.OperationalError: the server cannot be reached.
@@ -54,14 +51,19 @@ class AsyncPool:
             await self._queue_up()
         else:
             await self._permits.acquire()
+        conn = self._idle.take()
+        if conn is not None:
+            return conn
         try:
-            conn = self._idle.take() or await db.connect(self._url)
-            try:
-                yield conn
-            finally:
-                self._idle.give(conn)
-        finally:
+            return await db.connect(self._url)
+        except BaseException:
             self._permits.release()
+            raise
+
+    def give(self, conn: db.AsyncConn) -> None:
+        """Give a connection back, whatever its state."""
+        self._idle.give(conn)
+        self._permits.release()
 
     def close(self) -> None:
         """Close the connections that nobody uses, and the others when they are given back."""
@@ -83,19 +85,23 @@ class SyncPool:
         self._idle: _Idle[db.Conn] = _Idle()
         self._permits = threading.Semaphore(most)
 
-    @contextmanager
-    def connection(self) -> Iterator[db.Conn]:
-        """A connection in autocommit (see `AsyncPool.connection`)."""
+    def take(self) -> db.Conn:
+        """A connection in autocommit, to be given back (see `AsyncPool.take`)."""
         if not self._permits.acquire(timeout=PATIENCE):
             raise _busy()
+        conn = self._idle.take()
+        if conn is not None:
+            return conn
         try:
-            conn = self._idle.take() or db.connect_sync(self._url)
-            try:
-                yield conn
-            finally:
-                self._idle.give(conn)
-        finally:
+            return db.connect_sync(self._url)
+        except BaseException:
             self._permits.release()
+            raise
+
+    def give(self, conn: db.Conn) -> None:
+        """Give a connection back, whatever its state."""
+        self._idle.give(conn)
+        self._permits.release()
 
     def close(self) -> None:
         """Close the connections that nobody uses, and the others when they are given back."""
@@ -123,7 +129,7 @@ class _Idle(Generic[C]):
 
     def give(self, conn: C) -> None:
         """Keep a connection after use if it is as it was; close those that went cold."""
-        if conn.info.transaction_status != TransactionStatus.IDLE:
+        if conn.pgconn.transaction_status != TransactionStatus.IDLE:
             _finish(conn)
             return
         now = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from jobq.client.announcer import SyncAnnouncer
-from jobq.client.plan import Conversation, Request, refuse
+from jobq.client.plan import Request, refuse
 from jobq.client.pool import SyncPool
 from jobq.db import bounded_sync
 from jobq.model import Job
@@ -36,11 +36,10 @@ class SyncDriver:
         """Enqueue jobs, all or none, in a transaction of our own or in the caller's."""
         while True:
             try:
-                if connection is not None:
-                    found = _perform(connection, request)
+                if connection is None:
+                    found = self._alone(request)
                 else:
-                    with self._pool.connection() as conn:
-                        found = _perform(conn, request)
+                    found = _perform(connection, request)
             except (psycopg.Error, OSError, WinnerGone) as error:
                 request.failed(error)
             else:
@@ -51,8 +50,7 @@ class SyncDriver:
     def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""
         try:
-            with self._pool.connection() as conn:
-                return run_sync(conn, call, prepare=False)
+            return self._run(call)
         except (psycopg.Error, OSError) as error:
             refuse(error)
 
@@ -61,23 +59,37 @@ class SyncDriver:
         self._announcer.flush()
         self._pool.close()
 
+    def _alone(self, request: Request) -> list[Enqueued]:
+        conn = self._pool.take()
+        try:
+            return _perform(conn, request)
+        finally:
+            self._pool.give(conn)
+
+    def _run(self, call: Call[T]) -> T:
+        conn = self._pool.take()
+        try:
+            return run_sync(conn, call, prepare=False)
+        finally:
+            self._pool.give(conn)
+
     def _notify(self, messages: Sequence[str]) -> None:
-        with self._pool.connection() as conn:
-            run_sync(conn, self._store.notify(messages), prepare=False)
+        self._run(self._store.notify(messages))
 
 
 def _perform(conn: psycopg.Connection[Any], request: Request) -> list[Enqueued]:
     if not request.guarded:
-        return _converse(conn, request.conversation())
+        return _converse(conn, request)
     with bounded_sync(conn, lock=KEY_WAIT):
-        return _converse(conn, request.conversation())
+        return _converse(conn, request)
 
 
-def _converse(conn: psycopg.Connection[Any], conversation: Conversation) -> list[Enqueued]:
+def _converse(conn: psycopg.Connection[Any], request: Request) -> list[Enqueued]:
+    conversation = request.conversation()
     try:
         call = next(conversation)
         while True:
-            call = conversation.send(run_sync(conn, call, prepare=False))
+            call = conversation.send(run_sync(conn, call, prepare=request.prepare))
     except StopIteration as end:
         found: list[Enqueued] = end.value
         return found

@@ -13,6 +13,7 @@ from jobq.errors import IdempotencyConflict
 from jobq.model import Job, JobStatus, Lane, NewJob
 from jobq.sql import Statements
 from jobq.store.calls import Call, Row, array
+from jobq.wakeup import from_micros
 
 #: Seconds that a rival's open transaction over the same key is waited for (design.md 8).
 KEY_WAIT = 2.0
@@ -159,8 +160,9 @@ class EnqueueStore:
 
 
 def _inserted(row: Row, tenant: str) -> Enqueued:
-    id_, status, queue, priority, run_at = row
-    return Enqueued(Job(id_, JobStatus(status)), Lane(queue, tenant, priority), run_at)
+    id_, status, priority, micros, queue = row[0].split(" ", 4)
+    lane = Lane(queue, tenant, int(priority))
+    return Enqueued(Job(int(id_), JobStatus(status)), lane, from_micros(int(micros)))
 
 
 def _created(row: Row) -> Enqueued:

@@ -215,14 +215,16 @@ BEGIN ATOMIC
 END;
 
 -- Inserts one job that has no keys; enqueue.sql calls it. A function, because its plan is kept: planning the same
--- statement anew takes longer than running it, and a prepared one would not survive a transaction pooler.
+-- statement anew takes longer than running it, and a prepared one would not survive a transaction pooler. What became
+-- of it comes as one text (id, status, priority, run_at in microseconds since 1970, queue): columns take longer to read.
 CREATE FUNCTION {schema}.insert_job(
     kind text, queue text, tenant text, priority integer, payload jsonb, max_attempts integer, timeout double precision,
     delay double precision, run_at timestamptz, concurrency_key text, tags text[], meta jsonb,
-    default_max_attempts integer, default_timeout double precision,
-    OUT id bigint, OUT status text, OUT its_queue text, OUT its_priority smallint, OUT due timestamptz
-) LANGUAGE plpgsql AS $function$
+    default_max_attempts integer, default_timeout double precision
+) RETURNS text LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
+DECLARE
+    inserted text;
 BEGIN
     INSERT INTO {schema}.job AS j (kind, queue, tenant, priority, status, payload, max_attempts, timeout, created_at, run_at,
                                    ready_at, concurrency_key, tags, meta)
@@ -234,8 +236,8 @@ BEGIN
     FROM (SELECT stamp, greatest(coalesce(insert_job.run_at, stamp + make_interval(secs => delay)), stamp) AS due
           FROM (SELECT clock_timestamp() AS stamp) c) t
     LEFT JOIN {schema}.kind k ON k.kind = insert_job.kind
-    RETURNING j.id, j.status, j.queue, j.priority, j.run_at
-    INTO insert_job.id, insert_job.status, its_queue, its_priority, insert_job.due;
+    RETURNING concat_ws(' ', j.id, j.status, j.priority, (extract(epoch FROM j.run_at) * 1000000)::bigint, j.queue) INTO inserted;
+    RETURN inserted;
 END $function$;
 COMMENT ON FUNCTION {schema}.insert_job IS 'For jobq itself: inserts one job without keys. Use enqueue.';
 
