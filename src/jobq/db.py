@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -91,8 +92,7 @@ _CONFIGURE = "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[
 async def connect(url: str, name: str = "jobq") -> AsyncConn:
     """A client's session, in autocommit; its statements assume no session state.
 
-    It prepares statements unless a transaction pooler is in between. Those whose plan depends on
-    statistics must be run with `prepare=False`.
+    It prepares a statement that is run with `prepare=True`, unless a transaction pooler is in between.
     """
     conn: AsyncConn = await psycopg.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
@@ -116,8 +116,11 @@ _BACKEND = "SELECT pg_backend_pid()"
 
 
 def _prepare_threshold(conn: AsyncConn | Conn, row: Row | None) -> int | None:
-    """1 on a direct connection. A pooler makes up the process id it tells, and mixes up prepared statements."""
-    return 1 if row is not None and row[0] == conn.info.backend_pid else None
+    """Prepare on request on a direct connection, else never.
+
+    A pooler makes up the process id that it tells, and mixes up the prepared statements of its clients.
+    """
+    return sys.maxsize if row is not None and row[0] == conn.info.backend_pid else None
 
 
 def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool[AsyncConn]:

@@ -61,8 +61,8 @@ class Request:
         #: a savepoint in the caller's.
         self.guarded = keyed or len(jobs) > CHUNK or not (own or self._single)
         #: Only the plain INSERT has a plan that cannot go wrong, and only our connections know whether
-        #: they may prepare: None lets them decide.
-        self.prepare = None if own and self._single else False
+        #: they may prepare.
+        self.prepare = own and self._single
         self._attempts = ATTEMPTS
         self._own = own
         self._repeatable = own and keyed and all(job.idempotency_key is not None for job in jobs)

@@ -31,7 +31,7 @@ async def run(
     Args:
         conn: an open connection.
         call: what a store method returned.
-        prepare: False on connections that are not our own; None leaves it to the connection.
+        prepare: True to prepare it where the connection may, False never; None leaves it to the connection.
     """
     cursor = psycopg.AsyncCursor(conn, row_factory=tuple_row)
     await cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
