@@ -13,6 +13,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 
 from jobq import logs
+from jobq.config import parse_address
 from jobq.engine.worker import Worker
 from jobq.errors import ConfigurationError
 from jobq.metrics import CONTENT_TYPE, render
@@ -70,17 +71,13 @@ class Probe:
 
 
 @asynccontextmanager
-async def serve(app: Probe, host: str, port: int) -> AsyncIterator[None]:
-    """Serve the probe while the block runs.
-
-    Raises:
-        ConfigurationError: the address cannot be listened on.
-    """
-    listener = _listen(host, port)
+async def serve(app: Probe, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve the probe on a bound socket while the block runs; closes the socket."""
     config = uvicorn.Config(
         app,
         lifespan="off",
         log_config=None,
+        log_level="error",  # what it says below that is of no use here
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=1,
@@ -103,7 +100,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def bind(address: str) -> socket.socket:
+    """A socket bound to an address such as `127.0.0.1:9000`.
+
+    Raises:
+        ConfigurationError: the address is taken, or none of this machine's.
+    """
+    host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,7 +115,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"JOBQ_WORKER_HTTP_ADDR: cannot listen on {host}:{port}: {error.strerror or error}"
+            f"JOBQ_WORKER_HTTP_ADDR: cannot listen on {address}: {error.strerror or error}"
         ) from None
     return listener
 

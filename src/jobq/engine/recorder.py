@@ -216,7 +216,7 @@ class Recorder:
             self.gave_up(entry.run)
             return
         self._later += 1
-        delay = min(0.1 * 4**entry.refusals, 10.0)
+        delay = 0.1 * 2**entry.refusals
         asyncio.get_running_loop().call_later(delay, self._again, entry)
 
     def _again(self, entry: Entry) -> None:
