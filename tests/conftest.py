@@ -107,7 +107,7 @@ def _sweep() -> None:
 
 def _remove_servers(folder: Path) -> None:
     """Stop the servers whose data directories are in the folder; their files may be elsewhere."""
-    for lock in folder.rglob("lock"):
+    for lock in list(folder.rglob("lock")):  # before removing changes the tree
         EmbeddedServer(lock.parent).remove()
 
 

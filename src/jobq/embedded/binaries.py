@@ -80,7 +80,7 @@ def _copy(package: Path, copy: Path) -> None:
     for outdated in copy.parent.glob("binaries-*"):
         shutil.rmtree(outdated)
     fresh = Path(tempfile.mkdtemp(prefix="binaries-new-", dir=copy.parent))
-    unneeded = shutil.ignore_patterns("include", "doc", "*.py", "__pycache__")
+    unneeded = shutil.ignore_patterns("include", "doc", "pgxs", "*.a", "*.py", "__pycache__")
     # The libraries lie in the package on macOS, beside it on Linux.
     for source in (package, *package.parent.glob(f"{package.name}.libs")):
         shutil.copytree(source, fresh / source.name, ignore=unneeded)
