@@ -24,9 +24,14 @@ from jobq.errors import (
     SchemaError,
     WrongStatus,
 )
+from jobq.payload import clean_text
 
 #: Seconds that a client is told to wait before it asks again.
 RETRY_AFTER = {"Retry-After": "2"}
+
+#: Bytes of an error's sentence, and of the name of a bad field.
+MAX_SENTENCE = 1000
+MAX_NAME = 200
 
 _STATUS: tuple[tuple[type[JobQError], int], ...] = (
     (PayloadTooLarge, 413),
@@ -113,9 +118,17 @@ def refusal(error: BaseException) -> HttpError | None:
 
 def render(error: HttpError, request_id: str) -> Response:
     """The answer for an error: `{"error", "code", "requestId", "fields"?}`."""
-    body: dict[str, Any] = {"error": str(error), "code": error.code, "requestId": request_id}
+    body: dict[str, Any] = {
+        "error": clean_text(str(error), MAX_SENTENCE),
+        "code": error.code,
+        "requestId": request_id,
+    }
     if error.fields:
-        body["fields"] = error.fields
+        # Names come from the request: they may be endless, or no text at all.
+        body["fields"] = {
+            clean_text(name, MAX_NAME): clean_text(problem, MAX_SENTENCE)
+            for name, problem in error.fields.items()
+        }
     return answer(body, error.status, error.headers)
 
 

@@ -101,8 +101,11 @@ class Database:
         """
 
         async def connected() -> T:
-            async with self._pool.connection() as conn:
+            conn = await self._pool.take()
+            try:
                 return await work(conn)
+            finally:
+                self._pool.give(conn)
 
         with self._watch():
             return await self._within(connected(), limit)

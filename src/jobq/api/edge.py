@@ -134,7 +134,8 @@ class _Exchange:
         )
 
     def _path(self) -> str:
-        return str(self._scope["path"])[:200]
+        # As it was sent: what is encoded stays so, and nothing in it is obeyed by a terminal.
+        return ascii(self._scope.get("raw_path", b"").decode("latin-1"))[1:-1][:200]
 
 
 def _name(host: bytes) -> str:

@@ -125,7 +125,10 @@ def _name(field: str) -> Any:
 
 
 def _tag(text: str) -> str:
-    return str(fields.check({"tags": [text]})["tags"][0])
+    try:
+        return str(fields.check({"tags": [text]})["tags"][0])
+    except InvalidJob:
+        raise ValueError(f"must be text of 1 to {fields.MAX_TAG} characters") from None
 
 
 _ARGUMENTS = {"cursor": "before"}

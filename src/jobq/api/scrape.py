@@ -18,4 +18,6 @@ async def scrape(request: Request) -> Response:
     """Prometheus: what this process counted, and what the database holds where it can be reached."""
     found = api(request)
     found.collector.snapshot = await found.gauges.latest()
+    if found.beside is not None:
+        await found.beside.refresh()
     return Response(render(found.registry), headers={"Content-Type": CONTENT_TYPE})

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from jobq import logs, migrate
 from jobq.api.answers import HttpError, render
 from jobq.api.app import build
+from jobq.api.beside import WorkerBeside
 from jobq.api.state import Api
 from jobq.config import Settings, parse_address
 from jobq.errors import ConfigurationError
@@ -35,6 +36,7 @@ def serve(
     *,
     handlers: Registry | None = None,
     insecure: bool = False,
+    worker_metrics: str | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> None:
     """Run the API until SIGTERM or SIGINT, then finish what is under way and return.
@@ -46,6 +48,7 @@ def serve(
         settings: address, database, budgets.
         handlers: see `create_app`.
         insecure: see `create_app`.
+        worker_metrics: URL of the metrics of a worker, to be shown with the API's (`jobq dev`).
         ready: called with the URL once requests are served.
 
     Raises:
@@ -57,6 +60,10 @@ def serve(
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     app, api = build(settings, handlers=handlers, insecure=insecure)
+    if worker_metrics is not None:
+        own = [*api.registry.collect(), *api.collector.describe()]
+        api.beside = WorkerBeside(worker_metrics, own)
+        api.registry.register(api.beside)
     migrate.ensure(settings.require_database(), settings.schema_, auto=settings.auto_migrate)
     with contextlib.closing(bind(settings.http_addr)) as listener:
         config = uvicorn.Config(

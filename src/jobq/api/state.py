@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from jobq.api.answers import HttpError
+from jobq.api.beside import WorkerBeside
 from jobq.api.collector import DatabaseCollector
 from jobq.api.database import Database
 from jobq.api.gauges import Gauges
@@ -28,6 +29,7 @@ class Api:
 
     Attributes:
         handlers: of the app this API was started with; None: any kind is taken.
+        beside: the worker whose numbers are shown with ours (`jobq dev`).
         draining: whether the process is about to end; `/readyz` then says so.
     """
 
@@ -39,6 +41,7 @@ class Api:
     registry: CollectorRegistry
     gauges: Gauges
     collector: DatabaseCollector
+    beside: WorkerBeside | None = None
     draining: bool = False
 
 
