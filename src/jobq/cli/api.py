@@ -12,8 +12,17 @@ from jobq import config
 from jobq.cli.lifeline import Lifeline
 from jobq.cli.loading import load_app, settings_of
 
+#: URL of the metrics of the worker beside; internal, set by `jobq dev`.
+BESIDE_VARIABLE = "JOBQ_WORKER_METRICS_URL"
+
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Serve an address that others reach, without asking for keys."),
+]
+
 
 def api(
+    *,
     app: Annotated[
         str | None,
         typer.Option(
@@ -24,12 +33,7 @@ def api(
     addr: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where it listens. [JOBQ_HTTP_ADDR]")
     ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Serve an address that others reach, without asking for keys."
-        ),
-    ] = False,
+    insecure: Insecure = False,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
@@ -48,6 +52,7 @@ def api(
     serve(
         settings,
         handlers=handlers,
+        worker_metrics=os.environ.get(BESIDE_VARIABLE),
         insecure=insecure,
         ready=None if lifeline is None else lambda _url: lifeline.ready(),
     )

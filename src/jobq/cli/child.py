@@ -42,12 +42,14 @@ class Child:
         name: as it is called in messages.
         arguments: of `jobq`; nothing secret, other users of the machine see them.
         environment: variables besides those of this process.
+        sockets: variable -> socket that it inherits; the variable says which.
         sink: gets the child's name and each line it writes; None lets it write where we do.
     """
 
     name: str
     arguments: Sequence[str]
     environment: Mapping[str, str]
+    sockets: Mapping[str, socket.socket] = field(default_factory=dict)
     sink: Sink | None = None
     pid: int | None = None
     exit_code: int = 0
@@ -117,14 +119,15 @@ class Child:
         """Run it once, to its end; returns its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
+            passed = {VARIABLE: theirs.fileno(), **{k: s.fileno() for k, s in self.sockets.items()}}
             output = None if self.sink is None else asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "jobq", *self.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output and asyncio.subprocess.STDOUT,
-                env={**os.environ, **self.environment, VARIABLE: str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
+                env={**os.environ, **self.environment, **{k: str(v) for k, v in passed.items()}},
+                pass_fds=list(passed.values()),
                 start_new_session=True,
             )  # fmt: skip
             theirs.close()

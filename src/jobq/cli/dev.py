@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from jobq import config, logs, migrate
+from jobq.cli.api import BESIDE_VARIABLE, Insecure
 from jobq.cli.child import Child, ChildFailed
+from jobq.cli.lifeline import PROBE_VARIABLE
 from jobq.cli.loading import DEMO, load_app, settings_of
 from jobq.cli.signals import MARGIN
 from jobq.cli.supervisor import Supervisor
@@ -25,6 +27,7 @@ ADDRESS_WAIT = 3.0
 
 
 def dev(
+    *,
     app: Annotated[
         str | None,
         typer.Option(
@@ -35,10 +38,11 @@ def dev(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where the API listens. [JOBQ_HTTP_ADDR]"),
     ] = None,
+    insecure: Insecure = False,
 ) -> None:
-    """Run PostgreSQL, the API and one worker until Ctrl-C, for development.
+    """Run all of it for development, until Ctrl-C.
 
-    PostgreSQL is an embedded one with its data in .jobq/, unless JOBQ_DATABASE_URL or DATABASE_URL
+    That is PostgreSQL, the API and one worker. PostgreSQL is an embedded one with its data in .jobq/, unless JOBQ_DATABASE_URL or DATABASE_URL
     names another. Ctrl-C lets running jobs finish; a second one ends everything at once.
     """
     os.environ.setdefault("JOBQ_LOG_FORMAT", "console")
@@ -47,14 +51,15 @@ def dev(
     _check_address(settings.http_addr)
     terminal = Terminal(["worker", "api", "dev"])
     logs.configure(settings.log_level, settings.log_format, stream=terminal.stream("dev"))
-    raise typer.Exit(asyncio.run(_Dev(settings, terminal).run()))
+    raise typer.Exit(asyncio.run(_Dev(settings, terminal, insecure=insecure).run()))
 
 
 class _Dev:
     """A run of `jobq dev`."""
 
-    def __init__(self, settings: Settings, terminal: Terminal) -> None:
+    def __init__(self, settings: Settings, terminal: Terminal, *, insecure: bool) -> None:
         self._settings = settings
+        self._insecure = insecure
         self._terminal = terminal
         self._server: EmbeddedServer | None = None
 
@@ -94,14 +99,23 @@ class _Dev:
             self._server.stop("immediate" if supervisor.hurried else "fast")
 
     def _children(self, url: str) -> list[Child]:
-        """The worker first: it is stopped first, while the API still tells how far it is."""
+        """The worker first: it is stopped first, while the API still tells how far it is.
+
+        The API shows the worker's metrics as well; their socket is made here, so that it stays the
+        same where the worker has to be started again.
+        """
+        probe = socket.create_server(("127.0.0.1", 0))
         variables = {
             "JOBQ_DATABASE_URL": url,
             "JOBQ_APP": self._settings.app or DEMO,
             "JOBQ_HTTP_ADDR": self._settings.http_addr,
+            BESIDE_VARIABLE: "http://{}:{}/metrics".format(*probe.getsockname()),
             **({"FORCE_COLOR": "1"} if self._terminal.colored else {}),
         }
-        return [Child(name, [name], variables, self._terminal.line) for name in ("worker", "api")]
+        line = self._terminal.line
+        worker = Child("worker", ["worker"], variables, {PROBE_VARIABLE: probe}, line)
+        options = ["--insecure"] if self._insecure else []
+        return [worker, Child("api", ["api", *options], variables, sink=line)]
 
     def _banner(self, url: str, seconds: float) -> str:
         host, port = parse_address(self._settings.http_addr)

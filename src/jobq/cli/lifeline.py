@@ -16,18 +16,30 @@ VARIABLE = "JOBQ_SUPERVISOR_FD"
 READY = b"ready\n"
 
 
+#: Names a bound socket for a worker's probes, which outlives the worker; internal as well.
+PROBE_VARIABLE = "JOBQ_WORKER_HTTP_FD"
+
+
+def inherited(variable: str) -> socket.socket | None:
+    """The socket that the supervisor left in an environment variable, for this process alone."""
+    descriptor = os.environ.pop(variable, None)
+    if descriptor is None:
+        return None
+    os.set_inheritable(int(descriptor), False)  # programs that a handler starts have no part in it
+    return socket.socket(fileno=int(descriptor))
+
+
 class Lifeline:
     """The child's end of the line."""
 
-    def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # programs that a handler starts have no part in it
-        self._socket = socket.socket(fileno=descriptor)
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
 
     @classmethod
     def from_environment(cls) -> Lifeline | None:
         """The line to the supervisor that started this process; None where there is none."""
-        descriptor = os.environ.pop(VARIABLE, None)
-        return None if descriptor is None else cls(int(descriptor))
+        end = inherited(VARIABLE)
+        return None if end is None else cls(end)
 
     def ready(self) -> None:
         """Say that this process does its work now."""

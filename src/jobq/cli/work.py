@@ -12,11 +12,11 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from jobq import db, logs, migrate
-from jobq.cli.lifeline import Lifeline
+from jobq.cli.lifeline import PROBE_VARIABLE, Lifeline, inherited
 from jobq.cli.signals import StopSignals, leave
-from jobq.config import Settings, parse_address
+from jobq.config import Settings
 from jobq.engine.pool import QueueSpec
-from jobq.engine.probe import Probe, serve
+from jobq.engine.probe import Probe, bind, serve
 from jobq.engine.worker import Worker
 from jobq.errors import SchemaError
 from jobq.handlers import Handler
@@ -64,9 +64,11 @@ async def _work(
     loop = asyncio.get_running_loop()
     signals.on_stop(lambda: loop.call_soon_threadsafe(worker.stop))
     async with AsyncExitStack() as stack:
-        if settings.worker_http_addr is not None:
-            host, port = parse_address(settings.worker_http_addr)
-            await stack.enter_async_context(serve(Probe(worker, registry), host, port))
+        listener = inherited(PROBE_VARIABLE)
+        if listener is None and settings.worker_http_addr is not None:
+            listener = bind(settings.worker_http_addr)
+        if listener is not None:
+            await stack.enter_async_context(serve(Probe(worker, registry), listener))
         if lifeline is not None:
             lifeline.ready()
         try:

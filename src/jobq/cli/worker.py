@@ -19,6 +19,7 @@ App = Annotated[
 
 
 def worker(
+    *,
     app: App = None,
     queue: Annotated[
         list[str] | None,
@@ -29,10 +30,14 @@ def worker(
         ),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Jobs that run at once in a process. [JOBQ_CONCURRENCY]")
+        int | None,
+        typer.Option(metavar="N", help="Jobs that run at once in a process. [JOBQ_CONCURRENCY]"),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, max=256, help="Worker processes; more than one are supervised.")
+        int,
+        typer.Option(
+            min=1, max=256, metavar="N", help="Worker processes, supervised if there are several."
+        ),
     ] = 1,
     http_addr: Annotated[
         str | None,
@@ -43,9 +48,9 @@ def worker(
         ),
     ] = None,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C, then finish what runs within JOBQ_SHUTDOWN_TIMEOUT.
+    """Run jobs until SIGTERM or Ctrl-C.
 
-    Ends with 0 when everything is recorded, otherwise with 1; a second signal ends it at once
+    Then what runs is finished within JOBQ_SHUTDOWN_TIMEOUT, and the rest released. Ends with 0 when everything is recorded, otherwise with 1; a second signal ends it at once
     with 128 + its number.
     """
     from jobq.cli.fleet import supervise_workers

@@ -1,0 +1,85 @@
+"""`jobq queues` and `jobq workers`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import typer
+
+from jobq.cli.database import connected
+from jobq.cli.show import Json, ago, print_json, print_table, utc
+from jobq.config import format_duration
+from jobq.store.jobs import Record
+
+
+def queues(as_json: Json = False) -> None:
+    """Show queues that have live jobs or workers of their own."""
+    with connected() as database:
+        live = database.ask(database.jobs.count_live())
+        workers = database.ask(database.jobs.list_workers())
+    found = _queues(live, workers)
+    if as_json:
+        print_json({"queues": found})
+        return
+    rows = [
+        [
+            queue["queue"], queue["scheduled"], queue["queued"], queue["running"],
+            format_duration(round(queue["oldestQueuedSeconds"], 1)), queue["workers"],
+        ]
+        for queue in found
+    ]  # fmt: skip
+    print_table(["QUEUE", "SCHEDULED#", "QUEUED#", "RUNNING#", "WAITS#", "WORKERS#"], rows)
+
+
+def workers(as_json: Json = False) -> None:
+    """Show workers that are alive."""
+    with connected() as database:
+        found = database.ask(database.jobs.list_workers())
+    if as_json:
+        print_json({"workers": [_worker(worker) for worker in found]})
+    elif not found:
+        typer.echo("no worker is alive", err=True)
+    else:
+        rows = [
+            [
+                worker["id"], f"{worker['running']}/{worker['slots']}+{worker['express']}",
+                "draining" if worker["draining"] else "working",
+                ", ".join(worker["queues"]) if worker["queues"] else "all", ago(worker["started_at"]),
+            ]
+            for worker in found
+        ]  # fmt: skip
+        print_table(["WORKER", "BUSY/SLOTS#", "STATE", "QUEUES", "STARTED"], rows)
+
+
+def _queues(live: list[Record], workers: list[Record]) -> list[dict[str, Any]]:
+    serving = [worker["queues"] for worker in workers]
+    names = {row["queue"] for row in live} | {"default"}
+    names |= {name for queues in serving if queues is not None for name in queues}
+    rows = {(row["queue"], row["status"]): row for row in live}
+
+    def value(queue: str, status: str, column: str) -> Any:
+        return rows.get((queue, status), {}).get(column) or 0
+
+    return [
+        {
+            "queue": name,
+            **{s.lower(): value(name, s, "jobs") for s in ("SCHEDULED", "QUEUED", "RUNNING")},
+            "oldestQueuedSeconds": max(0.0, value(name, "QUEUED", "oldest_queued")),
+            "workers": sum(queues is None or name in queues for queues in serving),
+        }
+        for name in sorted(names)
+    ]
+
+
+def _worker(worker: Record) -> dict[str, Any]:
+    """A worker as GET /api/workers shows it."""
+    return {
+        _camel(name): utc(value) if isinstance(value, datetime) else value
+        for name, value in worker.items()
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
