@@ -50,7 +50,7 @@ class AsyncDriver:
     async def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""
         try:
-            return await self._run(call)
+            return await self._run(call, prepare=False)
         except (psycopg.Error, OSError) as error:
             refuse(error)
 
@@ -70,15 +70,15 @@ class AsyncDriver:
         finally:
             self._pool.give(conn)
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run(self, call: Call[T], *, prepare: bool) -> T:
         conn = await self._pool.take()
         try:
-            return await run(conn, call, prepare=False)
+            return await run(conn, call, prepare=prepare)
         finally:
             self._pool.give(conn)
 
     async def _notify(self, messages: Sequence[str]) -> None:
-        await self._run(self._store.notify(messages))
+        await self._run(self._store.notify(messages), prepare=True)
 
 
 async def _perform(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:

@@ -50,7 +50,7 @@ class SyncDriver:
     def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""
         try:
-            return self._run(call)
+            return self._run(call, prepare=False)
         except (psycopg.Error, OSError) as error:
             refuse(error)
 
@@ -66,15 +66,15 @@ class SyncDriver:
         finally:
             self._pool.give(conn)
 
-    def _run(self, call: Call[T]) -> T:
+    def _run(self, call: Call[T], *, prepare: bool) -> T:
         conn = self._pool.take()
         try:
-            return run_sync(conn, call, prepare=False)
+            return run_sync(conn, call, prepare=prepare)
         finally:
             self._pool.give(conn)
 
     def _notify(self, messages: Sequence[str]) -> None:
-        self._run(self._store.notify(messages))
+        self._run(self._store.notify(messages), prepare=True)
 
 
 def _perform(conn: psycopg.Connection[Any], request: Request) -> list[Enqueued]:

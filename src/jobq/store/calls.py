@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,7 @@ class Call(Generic[T]):
 
     name: str
     statement: bytes
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] | Sequence[Any]
     read: Callable[[list[Row]], T]
 
 

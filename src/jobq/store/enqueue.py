@@ -50,22 +50,22 @@ class EnqueueStore:
 
     def enqueue(self, job: NewJob) -> Call[Enqueued]:
         """Insert one job that has neither an idempotency key nor a unique key."""
-        params = {
-            "kind": job.kind,
-            "queue": job.queue,
-            "tenant": job.tenant,
-            "priority": job.priority,
-            "payload": job.payload,
-            "max_attempts": job.max_attempts,
-            "timeout": job.timeout,
-            "delay": job.delay or 0.0,
-            "run_at": job.run_at,
-            "concurrency_key": job.concurrency_key,
-            "tags": array(job.tags) if job.tags else None,
-            "meta": orjson.dumps(job.meta).decode() if job.meta else None,
-            **self._defaults,
-        }
         tenant = job.tenant
+        params = (
+            job.kind,
+            job.queue,
+            tenant,
+            job.priority,
+            job.payload,
+            job.max_attempts,
+            job.timeout,
+            job.delay or 0.0,
+            job.run_at,
+            job.concurrency_key,
+            array(job.tags) if job.tags else None,
+            orjson.dumps(job.meta).decode() if job.meta else None,
+            *self._defaults.values(),
+        )
         return Call(
             "enqueue", self._sql["enqueue"], params, lambda rows: _inserted(rows[0], tenant)
         )
