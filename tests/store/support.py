@@ -107,7 +107,7 @@ _FINISHED_STAMPS = {
 }
 
 
-def put(conn: Conn, status: str, **columns: Any) -> int:
+def put(conn: Conn, status: str, /, **columns: Any) -> int:
     """Insert a job in any status by plain SQL and return its id; a `sql.SQL` value is an expression."""
     live = JobStatus(status) in LIVE
     stamps = _STAMPS[status] if live else _FINISHED_STAMPS
@@ -153,14 +153,19 @@ def one(conn: Conn, statement: Any, params: Any = None) -> tuple[Any, ...]:
 
 
 def job(conn: Conn, id_: int) -> Row:
-    """All columns of a job, live or finished, as JSON values; the table it lies in as `table`."""
-    rows = conn.execute(
-        'SELECT to_jsonb(j) || \'{"table": "job"}\' FROM jobq.job j WHERE id = %(id)s'
-        ' UNION ALL SELECT to_jsonb(a) || \'{"table": "job_archive"}\' FROM jobq.job_archive a WHERE id = %(id)s',
-        {"id": id_},
-    ).fetchall()
+    """All columns of a job, live or finished, and the table it lies in as `table`; free JSON as text."""
+    rows = conn.execute(_JOB, {"id": id_}).fetchall()
     assert len(rows) == 1, f"job {id_} is {len(rows)} rows"
     return dict(rows[0][0])
+
+
+_JOB = (
+    "SELECT to_jsonb(j) || jsonb_build_object('table', 'job', 'payload', payload::text, 'meta', meta::text,"
+    " 'result', result::text, 'progress', progress::text) FROM jobq.job j WHERE id = %(id)s"
+    " UNION ALL"
+    " SELECT to_jsonb(a) || jsonb_build_object('table', 'job_archive', 'payload', payload::text, 'meta', meta::text,"
+    " 'result', result::text, 'progress', progress::text) FROM jobq.job_archive a WHERE id = %(id)s"
+)
 
 
 def status(conn: Conn, id_: int) -> str:

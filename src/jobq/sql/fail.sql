@@ -1,6 +1,6 @@
 -- The end of a run that did not succeed, for every (id, lease) that still holds. The database decides: a cancel request
 -- wins, then a permanent error, then exhausted attempts; otherwise the job waits for its backoff, drawn here by this
--- clock: uniform in (0, least(maximum, base * 2^(attempt-1))].
+-- clock: uniform in (0, least(maximum, base * 2^(attempt-1))], ten years (315,360,000 s) at most.
 WITH input AS (
     SELECT in_id, in_lease, in_verdict, in_error, in_delay
     FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[], %(verdicts)s::text[], %(errors)s::text[],
@@ -12,7 +12,8 @@ WITH input AS (
                 WHEN in_verdict = 'permanent' THEN 'FAILED'
                 WHEN j.attempts >= j.max_attempts THEN 'DEAD'
                 ELSE 'SCHEDULED' END AS fate,
-           coalesce(in_delay, least(%(maximum)s::double precision, %(base)s::double precision * 2 ^ least(greatest(j.attempts - 1, 0), 30)) * (1 - random())) AS delay
+           least(315360000, greatest(0, coalesce(in_delay, (1 - random()) * least(%(maximum)s::double precision,
+               least(315360000, %(base)s::double precision) * 2 ^ least(greatest(j.attempts - 1, 0), 30))))) AS delay
     FROM {schema}.job j JOIN input ON j.id = in_id AND j.lease = in_lease
     WHERE j.id = ANY (%(ids)s::bigint[])
     ORDER BY j.id

@@ -9,6 +9,6 @@ LEFT JOIN {schema}.key l ON l.tenant = i.tenant AND l.scope = 'live' AND l.key =
 LEFT JOIN {schema}.job j ON j.id = CASE WHEN r.job_id <> i.id OR l.job_id IS NULL THEN r.job_id ELSE l.job_id END
 LEFT JOIN LATERAL (
     SELECT f.status FROM {schema}.job_archive f
-    WHERE f.id = CASE WHEN r.job_id <> i.id OR l.job_id IS NULL THEN r.job_id ELSE l.job_id END LIMIT 1
+    WHERE j.id IS NULL AND f.id = CASE WHEN r.job_id <> i.id OR l.job_id IS NULL THEN r.job_id ELSE l.job_id END LIMIT 1
 ) a ON true
 ORDER BY i.ord
