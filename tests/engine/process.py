@@ -15,11 +15,11 @@ from typing import Any
 
 import psycopg
 import uvloop
+from tests.engine.support import handlers, settings
 
 from jobq import logs
 from jobq.context import Context
 from jobq.engine.worker import Worker
-from tests.engine.support import handlers, settings
 
 URL = ""
 
@@ -50,7 +50,7 @@ async def nap(ctx: Context, seconds: float = 0.0) -> str:
 async def block(ctx: Context, seconds: float) -> None:
     """Block the event loop."""
     witness(ctx, "start")
-    time.sleep(seconds)  # noqa: ASYNC251 - this is what it is for
+    time.sleep(seconds)
     witness(ctx, "end")
 
 

@@ -49,7 +49,9 @@ class Jobs:
     """Enqueues jobs and looks at them, on a connection of its own."""
 
     def __init__(self, url: str) -> None:
-        self.conn = psycopg.connect(url, autocommit=True, prepare_threshold=None, row_factory=dict_row)
+        self.conn = psycopg.connect(
+            url, autocommit=True, prepare_threshold=None, row_factory=dict_row
+        )
         self._plain = psycopg.connect(url, autocommit=True, prepare_threshold=None)
         self._statements = Statements("jobq")
         self._store = EnqueueStore(self._statements, max_attempts=5, timeout=300)
@@ -100,7 +102,10 @@ class Jobs:
     async def finished(self, ids: Sequence[int]) -> None:
         """Wait until none of the jobs is live."""
         live = {"SCHEDULED", "QUEUED", "RUNNING"}
-        await until(lambda: not live & self.statuses(list(ids)).keys(), lambda: str(self.statuses(list(ids))))
+        await until(
+            lambda: not live & self.statuses(list(ids)).keys(),
+            lambda: str(self.statuses(list(ids))),
+        )
 
     def close(self) -> None:
         """Close the connections."""

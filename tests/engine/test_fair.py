@@ -39,7 +39,7 @@ def test_two_backlogged_tenants_take_turns() -> None:
         clock.set_ready(name, True)
     order = []
     for _ in range(6):
-        (name, _), = clock.plan(1, 100)
+        ((name, _),) = clock.plan(1, 100)
         clock.start(name, MIN_COST)
         order.append(name)
     assert order in (list("ababab"), list("bababa"))
@@ -112,6 +112,6 @@ def test_backlogged_tenants_differ_by_no_more_than_the_bound_of_start_time_fair_
     named = {f"t{index}": duration for index, duration in enumerate(durations)}
     longest = max(durations)
     service = serve(Clock(), named, slots, until=60 * longest)
-    for a in named:
-        for b in named:
-            assert abs(service[a] - service[b]) <= (slots + 1) * (named[a] + named[b]) + 2 * longest
+    for a, of_a in named.items():
+        for b, of_b in named.items():
+            assert abs(service[a] - service[b]) <= (slots + 1) * (of_a + of_b) + 2 * longest

@@ -21,7 +21,19 @@ def at(seconds: float) -> datetime:
 def job(number: int, lane: Lane = LANE) -> ClaimedJob:
     """A claimed job due `number` seconds after the start."""
     return ClaimedJob(
-        Claim(number, 1), "k", lane.queue, lane.tenant, lane.priority, "{}", 1, 5, 60.0, at(number), 0.0, [], {}
+        Claim(number, 1),
+        "k",
+        lane.queue,
+        lane.tenant,
+        lane.priority,
+        "{}",
+        1,
+        5,
+        60.0,
+        at(number),
+        0.0,
+        [],
+        {},
     )
 
 
@@ -32,7 +44,9 @@ def table(*lanes: Lane) -> LaneTable:
     return made
 
 
-def claim(made: LaneTable, jobs: list[ClaimedJob], most: int = 10, tenant: str = "acme") -> list[Span]:
+def claim(
+    made: LaneTable, jobs: list[ClaimedJob], most: int = 10, tenant: str = "acme"
+) -> list[Span]:
     """A claim that found these jobs; returns what it scanned."""
     plan = [(tenant, most)]
     shares = made.shares(plan)
@@ -80,7 +94,9 @@ def test_a_span_that_the_limit_cut_short_is_walked_on_from_there() -> None:
     assert claim(made, []) == [Span(LANE, at(2), 0, at(6)), Span(LANE, at(9), 9)]
 
 
-def test_an_announcement_during_a_claim_is_applied_after_its_answer_against_the_raised_floor() -> None:
+def test_an_announcement_during_a_claim_is_applied_after_its_answer_against_the_raised_floor() -> (
+    None
+):
     made = table()
     claim(made, [job(1)])
     made.hear(LanesReady({token(LANE): (at(2), at(2))}))
@@ -128,8 +144,14 @@ def test_many_spans_are_merged_into_one_that_covers_them() -> None:
 def test_lanes_of_a_tenant_go_by_priority_and_those_of_one_priority_take_turns() -> None:
     low, high, other = Lane("a", "acme", -1), Lane("a", "acme", 5), Lane("b", "acme", -1)
     made = table(low, high, other)
-    assert [span.lane for span in claim(made, [job(1, high), job(2, low)], most=2)] == [high, low, other]
-    assert [span.lane for span in claim(made, [])] == [other, low], "the high one was walked to its end"
+    assert [span.lane for span in claim(made, [job(1, high), job(2, low)], most=2)] == [
+        high,
+        low,
+        other,
+    ]
+    assert [span.lane for span in claim(made, [])] == [other, low], (
+        "the high one was walked to its end"
+    )
 
 
 def test_a_claim_that_filled_every_slot_says_nothing_of_tenants_behind_it() -> None:
@@ -167,5 +189,11 @@ def test_idle_lanes_are_forgotten_and_live_ones_are_not() -> None:
 
 def test_a_pool_keeps_to_its_queues() -> None:
     made = LaneTable(Clock(), frozenset({"mail"}))
-    made.discovered([LaneHead(Lane("mail", "a", 0), START, 1, True), LaneHead(Lane("other", "b", 0), START, 2, True)], 1)
+    made.discovered(
+        [
+            LaneHead(Lane("mail", "a", 0), START, 1, True),
+            LaneHead(Lane("other", "b", 0), START, 2, True),
+        ],
+        1,
+    )
     assert len(made) == 1

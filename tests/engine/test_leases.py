@@ -42,7 +42,8 @@ async def test_old_and_new_claim_of_one_job_in_one_worker_only_the_new_one_count
         await until(lambda: runs == 1)
         # Its attempts are reset as by a manual retry, so that the attempt numbers are equal.
         jobs.conn.execute(
-            "UPDATE jobq.job SET status = 'QUEUED', attempts = 0, lease = NULL, lease_until = NULL WHERE id = %s", (id_,)
+            "UPDATE jobq.job SET status = 'QUEUED', attempts = 0, lease = NULL, lease_until = NULL WHERE id = %s",
+            (id_,),
         )
         jobs.wake()
         await until(lambda: runs == 2)
@@ -55,7 +56,9 @@ async def test_old_and_new_claim_of_one_job_in_one_worker_only_the_new_one_count
     assert counted(worker, "lease_lost") == 1
 
 
-async def test_a_lost_lease_tells_the_handler_and_writes_nothing(database_url: str, jobs: Jobs) -> None:
+async def test_a_lost_lease_tells_the_handler_and_writes_nothing(
+    database_url: str, jobs: Jobs
+) -> None:
     started, told = threading.Event(), threading.Event()
 
     def work(ctx: Context) -> None:
@@ -67,7 +70,10 @@ async def test_a_lost_lease_tells_the_handler_and_writes_nothing(database_url: s
     async with working(database_url, handlers(work=work), lease_duration=1) as worker:
         id_ = jobs.put("work")
         await until(started.is_set)
-        jobs.conn.execute("UPDATE jobq.job SET lease = 1, lease_until = now() + interval '1 hour' WHERE id = %s", (id_,))
+        jobs.conn.execute(
+            "UPDATE jobq.job SET lease = 1, lease_until = now() + interval '1 hour' WHERE id = %s",
+            (id_,),
+        )
         await until(told.is_set)
         await until(lambda: worker.running == 0)
     assert jobs[id_]["status"] == "RUNNING"
@@ -102,7 +108,9 @@ async def test_leases_are_extended_in_time_although_the_database_is_slow(
             nonlocal lapsed
             job = jobs[id_]
             if job["status"] == "RUNNING":
-                row = jobs.conn.execute("SELECT lease_until < now() AS over FROM jobq.job WHERE id = %s", (id_,)).fetchone()
+                row = jobs.conn.execute(
+                    "SELECT lease_until < now() AS over FROM jobq.job WHERE id = %s", (id_,)
+                ).fetchone()
                 lapsed += bool(row and row["over"])
             return bool(job["status"] == "DONE")
 
@@ -110,7 +118,9 @@ async def test_leases_are_extended_in_time_although_the_database_is_slow(
     assert (starts, lapsed) == (1, 0)
 
 
-async def test_no_lease_is_extended_past_the_deadline_of_its_run(database_url: str, jobs: Jobs) -> None:
+async def test_no_lease_is_extended_past_the_deadline_of_its_run(
+    database_url: str, jobs: Jobs
+) -> None:
     leave = threading.Event()
 
     def stuck() -> None:
@@ -143,7 +153,12 @@ class Rig:
 
     def reaper(self, lease: float = 0.0) -> Reaper:
         return Reaper(
-            self.session, self.upkeep, 5.0, lease, 8192, lambda jobs: self.found.extend(job.id for job in jobs)
+            self.session,
+            self.upkeep,
+            5.0,
+            lease,
+            8192,
+            lambda jobs: self.found.extend(job.id for job in jobs),
         )
 
     def expired(self, count: int = 1) -> list[int]:
@@ -173,7 +188,9 @@ async def test_after_its_own_reconnect_the_reaper_waits_one_lease(rig: Rig, jobs
     reaper = rig.reaper(lease=0.0)
     await reaper.step()
     reaper.lease_seconds = LEASE
-    rig.jobs.conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq test'")
+    rig.jobs.conn.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq test'"
+    )
     with pytest.raises(psycopg.OperationalError):
         await reaper.step()
     rig.expired()
@@ -207,7 +224,7 @@ async def test_one_row_that_cannot_be_reclaimed_does_not_keep_the_others(rig: Ri
         f"""
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
         CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON jobq.job FOR EACH ROW WHEN (OLD.id = {ids[49]}) EXECUTE FUNCTION refuse()
-        """  # noqa: S608 - a trigger takes no parameters
+        """
     )
     reaper = rig.reaper()
     await reaper.step()

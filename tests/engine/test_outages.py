@@ -50,8 +50,8 @@ async def test_an_outcome_outlives_an_outage_and_the_worker_resumes(
         await own_jobs.reach(id_, "RUNNING")
         await asyncio.to_thread(own_server.stop, *(["immediate"] if how == "kill" else []))
         leave.set()
-        await until(lambda: worker._recorder.unrecorded == 1)
-        await until(lambda: worker._dispatcher.outage)
+        await until(lambda: worker.recorder.unrecorded == 1)
+        await until(lambda: worker.dispatcher.outage)
         assert worker.health().ok
         assert not worker.ready
         await asyncio.to_thread(own_server.start)
@@ -86,21 +86,25 @@ async def test_a_completion_whose_connection_is_cut_is_written_again_and_counted
         id_ = jobs.put("work")
         stuck = "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq record' AND wait_event_type = 'Lock'"
         await until(lambda: jobs.conn.execute(stuck).fetchone())
-        jobs.conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq record'")
+        jobs.conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq record'"
+        )
         jobs.conn.execute("SELECT pg_advisory_unlock(4711)")
         await jobs.reach(id_, "DONE")
-        await until(lambda: worker._recorder.unrecorded == 0)
+        await until(lambda: worker.recorder.unrecorded == 0)
     assert starts == 1
 
 
-async def test_a_commit_whose_answer_was_lost_is_our_own_success(database_url: str, jobs: Jobs) -> None:
+async def test_a_commit_whose_answer_was_lost_is_our_own_success(
+    database_url: str, jobs: Jobs
+) -> None:
     """The statement commits, the connection breaks before the answer: zero rows then are no lost lease."""
     seen: list[str] = []
 
     async def work() -> None: ...
 
     async with working(database_url, handlers(work=work), lease_duration=60) as worker:
-        recorder = worker._recorder
+        recorder = worker.recorder
         run, recorded = recorder.session.run, recorder.recorded
         cut = False
 
@@ -149,7 +153,9 @@ async def test_a_completion_waits_for_a_locked_row_longer_than_its_lock_timeout(
 
 def refusals(jobs: Jobs) -> int:
     """Transactions that ended in an error in this database: the write that ran into its lock timeout."""
-    row = jobs.conn.execute("SELECT xact_rollback AS n FROM pg_stat_database WHERE datname = current_database()").fetchone()
+    row = jobs.conn.execute(
+        "SELECT xact_rollback AS n FROM pg_stat_database WHERE datname = current_database()"
+    ).fetchone()
     return int(row["n"]) if row else 0
 
 
@@ -184,7 +190,9 @@ async def test_one_outcome_that_is_refused_does_not_stall_the_others(
         await jobs.finished([id_ for id_ in ids if id_ != ids[3]])
         await jobs.finished(ids)
     assert jobs.statuses(ids) == {"DEAD": 8}
-    assert jobs[ids[3]]["last_error"] == ("lease expired" if times > 1 else jobs[ids[0]]["last_error"])
+    assert jobs[ids[3]]["last_error"] == (
+        "lease expired" if times > 1 else jobs[ids[0]]["last_error"]
+    )
 
 
 async def test_a_result_that_postgresql_refuses_is_dropped_and_the_job_is_done(
@@ -202,7 +210,9 @@ async def test_a_result_that_postgresql_refuses_is_dropped_and_the_job_is_done(
     assert jobs.statuses(ids) == {"DONE": 3}
 
 
-async def test_a_day_without_a_partition_gets_one_with_its_first_completion(database_url: str, jobs: Jobs) -> None:
+async def test_a_day_without_a_partition_gets_one_with_its_first_completion(
+    database_url: str, jobs: Jobs
+) -> None:
     leaf = jobs.conn.execute(
         "SELECT format('jobq.job_archive_done_%s', to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')) AS name"
     ).fetchone()
@@ -211,7 +221,9 @@ async def test_a_day_without_a_partition_gets_one_with_its_first_completion(data
     async def work() -> None: ...
 
     async with working(database_url, handlers(work=work)):
-        await until(lambda: jobs.conn.execute("SELECT to_regclass(%s) AS c", (leaf["name"],)).fetchone())
+        await until(
+            lambda: jobs.conn.execute("SELECT to_regclass(%s) AS c", (leaf["name"],)).fetchone()
+        )
         jobs.conn.execute(f"DROP TABLE {leaf['name']}")
         ids = jobs.put_many(3, "work")
         await jobs.finished(ids)
@@ -226,11 +238,15 @@ async def test_a_server_that_has_become_read_only_is_an_outage(
     async with working(url, handlers(work=work), lease_duration=60) as worker:
         own_jobs.conn.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         own_jobs.conn.execute("SELECT pg_reload_conf()")
-        await until(lambda: worker._dispatcher.outage or not _can_write(url))
-        with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as conn:
+        await until(lambda: worker.dispatcher.outage or not _can_write(url))
+        with psycopg.connect(
+            url, autocommit=True, options="-c default_transaction_read_only=off"
+        ) as conn:
             id_ = conn.execute("SELECT jobq.enqueue(kind => 'work')").fetchone()[0]  # type: ignore[index]
-        await until(lambda: worker._dispatcher.outage)
-        with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as conn:
+        await until(lambda: worker.dispatcher.outage)
+        with psycopg.connect(
+            url, autocommit=True, options="-c default_transaction_read_only=off"
+        ) as conn:
             conn.execute("ALTER SYSTEM RESET default_transaction_read_only")
             conn.execute("SELECT pg_reload_conf()")
         await own_jobs.reach(id_, "DONE")
@@ -254,19 +270,25 @@ async def test_a_long_outage_costs_little_and_is_logged_once(
         await asyncio.to_thread(failures.wait, 6)  # the outage lasts
         used = time.process_time() - before
         assert used < 0.1 * (time.monotonic() - began) + 0.3
-        away = [record for record in caplog.records if "the database is away" in record.getMessage()]
+        away = [
+            record for record in caplog.records if "the database is away" in record.getMessage()
+        ]
         assert len(away) == 1
         await asyncio.to_thread(own_server.start)
         after = Jobs(url)
-        await until(lambda: any("database is back" in record.getMessage() for record in caplog.records))
+        await until(
+            lambda: any("database is back" in record.getMessage() for record in caplog.records)
+        )
         after.close()
 
 
-async def test_a_claim_whose_answer_was_lost_is_released_by_its_lease(database_url: str, jobs: Jobs) -> None:
+async def test_a_claim_whose_answer_was_lost_is_released_by_its_lease(
+    database_url: str, jobs: Jobs
+) -> None:
     async def work() -> None: ...
 
     worker = Worker(settings(database_url, lease_duration=60), handlers(work=work))
-    session = worker._dispatcher.session
+    session = worker.dispatcher.session
     run = session.run
     lost: list[Any] = []
 

@@ -60,7 +60,9 @@ def fleet(database_url: str, jobs: Jobs, tmp_path: Any) -> Iterator[Fleet]:
     made.end()
 
 
-async def test_three_workers_run_two_hundred_jobs_exactly_once_each(fleet: Fleet, jobs: Jobs) -> None:
+async def test_three_workers_run_two_hundred_jobs_exactly_once_each(
+    fleet: Fleet, jobs: Jobs
+) -> None:
     for _ in range(3):
         await fleet.start(concurrency=8, lease_duration=10)
     ids = jobs.put_many(200, "nap", {"seconds": 0.01})
@@ -78,7 +80,12 @@ async def test_a_job_that_kills_its_process_ends_dead_and_its_neighbours_get_don
     siblings = jobs.put_many(20, "nap")
     while any(status in jobs.statuses() for status in ("QUEUED", "RUNNING", "SCHEDULED")):
         process = await fleet.start(concurrency=2)
-        await until(lambda process=process: process.poll() is not None or not jobs.statuses([killer, last_chance]).keys() - {"DEAD"})  # type: ignore[misc]
+        await until(
+            lambda process=process: (
+                process.poll() is not None
+                or not jobs.statuses([killer, last_chance]).keys() - {"DEAD"}
+            )
+        )  # type: ignore[misc]
         if process.poll() is None:
             await jobs.finished(siblings)
     assert (jobs[killer]["status"], jobs[killer]["attempts"]) == ("DEAD", 3)
@@ -108,7 +115,9 @@ async def test_a_stopped_worker_wakes_up_and_cannot_overwrite_the_new_owners_out
 
 @pytest.mark.case("B24")
 @pytest.mark.parametrize("kind", ["block", "spin"])
-async def test_a_handler_that_blocks_the_loop_keeps_its_lease(fleet: Fleet, jobs: Jobs, kind: str) -> None:
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
+    fleet: Fleet, jobs: Jobs, kind: str
+) -> None:
     for _ in range(2):
         await fleet.start(lease_duration=1)
     id_ = jobs.put(kind, {"seconds": 3})

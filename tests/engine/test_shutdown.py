@@ -14,7 +14,9 @@ from jobq.context import Context
 from jobq.engine.worker import Worker
 
 
-async def test_running_jobs_finish_and_nothing_is_claimed_any_more(database_url: str, jobs: Jobs) -> None:
+async def test_running_jobs_finish_and_nothing_is_claimed_any_more(
+    database_url: str, jobs: Jobs
+) -> None:
     leave = asyncio.Event()
 
     async def work() -> None:
@@ -59,7 +61,9 @@ async def test_what_does_not_finish_within_the_budget_is_cancelled_and_released_
         ctx.wait_cancelled()
         raise ValueError("stopped")
 
-    kinds = handlers(polite=polite, fails=fails_when_cancelled, stubborn=stubborn, deaf=deaf, told=told)
+    kinds = handlers(
+        polite=polite, fails=fails_when_cancelled, stubborn=stubborn, deaf=deaf, told=told
+    )
     worker = Worker(settings(database_url, concurrency=5, shutdown_timeout=0.8), kinds)
     task = asyncio.create_task(worker.run())
     ids = [jobs.put(kind) for kind in kinds]
@@ -102,7 +106,9 @@ async def test_released_jobs_are_announced_and_another_worker_starts_them_at_onc
 
 
 @pytest.mark.case("B46")
-async def test_a_claim_that_commits_after_the_stop_is_released(database_url: str, jobs: Jobs) -> None:
+async def test_a_claim_that_commits_after_the_stop_is_released(
+    database_url: str, jobs: Jobs
+) -> None:
     jobs.conn.execute(
         """
         CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -123,18 +129,22 @@ async def test_a_claim_that_commits_after_the_stop_is_released(database_url: str
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'jobq claim'"
     await until(lambda: jobs.conn.execute(waiting).fetchone())
     worker.stop()
-    await until(lambda: worker._dispatcher.stopping)
+    await until(worker.dispatcher._stopped.is_set)
     jobs.conn.execute("SELECT pg_advisory_unlock(4711)")
     assert await asyncio.wait_for(task, PATIENCE) is True
     job = jobs[id_]
     assert (started, job["status"], job["attempts"]) == (False, "QUEUED", 0)
 
 
-async def test_a_cancellation_asked_for_before_the_release_wins(database_url: str, jobs: Jobs) -> None:
+async def test_a_cancellation_asked_for_before_the_release_wins(
+    database_url: str, jobs: Jobs
+) -> None:
     async def work() -> None:
         await asyncio.Event().wait()
 
-    worker = Worker(settings(database_url, shutdown_timeout=0.2, lease_duration=60), handlers(work=work))
+    worker = Worker(
+        settings(database_url, shutdown_timeout=0.2, lease_duration=60), handlers(work=work)
+    )
     task = asyncio.create_task(worker.run())
     id_ = jobs.put("work")
     await jobs.reach(id_, "RUNNING")
@@ -144,7 +154,9 @@ async def test_a_cancellation_asked_for_before_the_release_wins(database_url: st
     assert jobs[id_]["status"] == "CANCELLED"
 
 
-async def test_the_drain_delay_keeps_the_worker_up_but_not_ready(database_url: str, jobs: Jobs) -> None:
+async def test_the_drain_delay_keeps_the_worker_up_but_not_ready(
+    database_url: str, jobs: Jobs
+) -> None:
     worker = Worker(settings(database_url, drain_delay=0.5, shutdown_timeout=2), handlers())
     task = asyncio.create_task(worker.run())
     await until(lambda: jobs.conn.execute("SELECT 1 FROM jobq.worker").fetchone())

@@ -40,7 +40,9 @@ def started() -> Started:
 async def test_a_listener_that_was_killed_comes_back_and_hears_again(
     database_url: str, jobs: Jobs, started: Started
 ) -> None:
-    async with working(database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER):
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ):
         for number in range(5):
             pid = jobs.conn.execute(LISTENERS).fetchone()
             assert pid is not None
@@ -54,15 +56,21 @@ async def test_a_listener_that_was_killed_comes_back_and_hears_again(
 async def test_a_job_enqueued_while_nobody_listened_is_found_when_listening_begins(
     database_url: str, jobs: Jobs, started: Started
 ) -> None:
-    async with working(database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER) as worker:
-        await until(lambda: worker._dispatcher._poll >= 1)
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ) as worker:
+        await until(lambda: worker.dispatcher._poll >= 1)
         for number in range(20):
-            jobs.conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq listen'")
+            jobs.conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq listen'"
+            )
             jobs.put("note", {"number": number}, notify=False)
             await until(lambda number=number: number in started.ids)  # type: ignore[misc]
 
 
-async def test_without_any_hint_the_poll_finds_the_job(database_url: str, jobs: Jobs, started: Started) -> None:
+async def test_without_any_hint_the_poll_finds_the_job(
+    database_url: str, jobs: Jobs, started: Started
+) -> None:
     async with working(database_url, handlers(note=started()), poll_interval=0.3):
         jobs.put("note", {"number": 1}, notify=False)
         await until(lambda: started.ids == [1])
@@ -71,7 +79,9 @@ async def test_without_any_hint_the_poll_finds_the_job(database_url: str, jobs: 
 
 
 @pytest.mark.case("B37")
-async def test_one_hint_for_a_batch_fills_the_slots_of_every_worker(database_url: str, jobs: Jobs) -> None:
+async def test_one_hint_for_a_batch_fills_the_slots_of_every_worker(
+    database_url: str, jobs: Jobs
+) -> None:
     running = 0
     everybody = asyncio.Event()
 
@@ -93,9 +103,13 @@ async def test_one_hint_for_a_batch_fills_the_slots_of_every_worker(database_url
     assert jobs.statuses(ids) == {"DONE": 20}
 
 
-async def test_a_late_commit_below_the_floor_is_claimed(database_url: str, jobs: Jobs, started: Started) -> None:
+async def test_a_late_commit_below_the_floor_is_claimed(
+    database_url: str, jobs: Jobs, started: Started
+) -> None:
     """Forced: the row is stamped first, others behind it are claimed, then it commits and is announced."""
-    async with working(database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER):
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ):
         with psycopg.connect(database_url) as slow:
             slow.execute("SELECT jobq.enqueue(kind => 'note', payload => '{\"number\": 1}')")
             jobs.put("note", {"number": 2})
@@ -110,7 +124,9 @@ async def test_a_late_commit_whose_hint_is_lost_is_found_by_discovery(
 ) -> None:
     async with working(database_url, handlers(note=started()), poll_interval=0.3):
         with psycopg.connect(database_url) as slow:
-            slow.execute("SELECT jobq.enqueue(kind => 'note', payload => '{\"number\": 1}', notify => false)")
+            slow.execute(
+                "SELECT jobq.enqueue(kind => 'note', payload => '{\"number\": 1}', notify => false)"
+            )
             jobs.put("note", {"number": 2})
             await until(lambda: started.ids == [2])
             slow.commit()
@@ -121,7 +137,9 @@ async def test_a_late_commit_whose_hint_is_lost_is_found_by_discovery(
 async def test_a_job_of_an_open_transaction_starts_when_it_commits(
     database_url: str, jobs: Jobs, started: Started
 ) -> None:
-    async with working(database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER) as worker:
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ) as worker:
         with psycopg.connect(database_url) as caller:
             caller.execute("SELECT jobq.enqueue(kind => 'note', payload => '{\"number\": 1}')")
             jobs.wake()
@@ -131,7 +149,9 @@ async def test_a_job_of_an_open_transaction_starts_when_it_commits(
         await until(lambda: started.ids == [1])
 
 
-async def test_a_rolled_back_claim_of_a_rival_is_found_again(database_url: str, jobs: Jobs, started: Started) -> None:
+async def test_a_rolled_back_claim_of_a_rival_is_found_again(
+    database_url: str, jobs: Jobs, started: Started
+) -> None:
     """A rival locks the first job, this worker claims past it, the rival rolls back: no hint tells of that."""
     ids = [jobs.put("note", {"number": number}, notify=False) for number in (1, 2)]
     with psycopg.connect(database_url) as rival:
@@ -159,7 +179,9 @@ async def test_a_row_that_another_transaction_refers_to_is_claimed_all_the_same(
 async def test_delayed_jobs_start_when_due_though_the_poll_is_far_away(
     database_url: str, jobs: Jobs, started: Started
 ) -> None:
-    async with working(database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER):
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ):
         id_ = jobs.put("note", {"number": 1}, delay=0.3, notify=False)
         assert jobs[id_]["status"] == "SCHEDULED"
         due = jobs[id_]["run_at"]
@@ -168,7 +190,9 @@ async def test_delayed_jobs_start_when_due_though_the_poll_is_far_away(
         assert timedelta(0) <= job["started_at"] - due < timedelta(seconds=5)
 
 
-async def test_a_retry_is_promoted_when_due_though_the_poll_is_far_away(database_url: str, jobs: Jobs) -> None:
+async def test_a_retry_is_promoted_when_due_though_the_poll_is_far_away(
+    database_url: str, jobs: Jobs
+) -> None:
     attempts = 0
 
     async def flaky() -> None:
@@ -177,7 +201,9 @@ async def test_a_retry_is_promoted_when_due_though_the_poll_is_far_away(database
         if attempts < 4:
             raise ValueError
 
-    async with working(database_url, handlers(flaky=flaky), poll_interval=NEVER, lease_duration=NEVER):
+    async with working(
+        database_url, handlers(flaky=flaky), poll_interval=NEVER, lease_duration=NEVER
+    ):
         await jobs.reach(jobs.put("flaky"), "DONE")
     assert attempts == 4
 
@@ -265,11 +291,13 @@ async def test_a_reclaimed_job_of_high_priority_is_next(database_url: str, jobs:
     assert ahead["n"] <= 20, "at most what one claim had already taken"
 
 
-async def test_what_travels_as_a_hint_holds_no_names_of_tenants(database_url: str, jobs: Jobs) -> None:
+async def test_what_travels_as_a_hint_holds_no_names_of_tenants(
+    database_url: str, jobs: Jobs
+) -> None:
     with psycopg.connect(database_url, autocommit=True) as conn:
         conn.execute(f'LISTEN "{Statements("jobq").channel}"')
-        jobs.conn.execute("SELECT jobq.enqueue(kind => 'secret.kind', tenant => 'secret-tenant', payload => '{\"secret\": 1}')")
+        jobs.conn.execute(
+            "SELECT jobq.enqueue(kind => 'secret.kind', tenant => 'secret-tenant', payload => '{\"secret\": 1}')"
+        )
         (notify,) = list(conn.notifies(timeout=10, stop_after=1))
     assert "secret" not in notify.payload
-
-

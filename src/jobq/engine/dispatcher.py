@@ -52,7 +52,6 @@ class Dispatcher:
     start: Callable[[ClaimedJob, SlotPool], None]
     may_claim: Callable[[], bool]
     claimed: Callable[[float], None]
-    stopping: bool = False
     #: When the loop last did what it should (monotonic): claimed, found nothing, or had no free slot.
     succeeded_at: float = field(default_factory=time.monotonic)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,7 +84,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Claim until stopped."""
-        while not self.stopping:
+        while not self._stopped.is_set():
             self._wake.clear()
             try:
                 pause = await self.step()
@@ -94,7 +93,7 @@ class Dispatcher:
             except (psycopg.Error, OSError) as error:
                 self.outage = is_unavailable(error)
                 if not self.outage:
-                    log.error("a claim failed", exc_info=True)
+                    log.exception("a claim failed")
                 await _wait(self._stopped, self._retry.next())
             else:
                 if pause > 0:
@@ -102,7 +101,6 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Claim no more; a claim under way is released when its answer comes."""
-        self.stopping = True
         self._stopped.set()
         self._wake.set()
 
@@ -128,7 +126,7 @@ class Dispatcher:
     async def _claim(self, pool: SlotPool) -> bool:
         """Claim for one pool and start what came; whether it is worth trying again at once."""
         free, plan = pool.plan(MOST_TENANTS)
-        if not plan or self.stopping:
+        if not plan or self._stopped.is_set():
             return False
         lease = secrets.randbits(63)
         began = time.monotonic()
@@ -146,7 +144,7 @@ class Dispatcher:
         finally:
             pool.table.landed()
         self.claimed(time.monotonic() - began)
-        if self.stopping:
+        if self._stopped.is_set():
             await self._release([job.claim for job in jobs])
             return False
         for job in jobs:

@@ -138,7 +138,7 @@ class Heartbeat:
         run = self._blocking_run()
         if run is None or time.monotonic() < run.started + run.job.timeout + GRACE:
             return
-        frame = sys._current_frames().get(self._loop_thread)
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - public by documentation
         log.error(
             "a handler blocks the event loop beyond its deadline; the worker exits",
             job_id=run.job.id, kind=run.job.kind, attempt=run.job.attempt,

@@ -84,9 +84,7 @@ class LaneTable:
         queues: queues the pool serves; None for all.
     """
 
-    def __init__(
-        self, clock: Clock, queues: frozenset[str] | None
-    ) -> None:
+    def __init__(self, clock: Clock, queues: frozenset[str] | None) -> None:
         self.clock = clock
         self.queues = queues
         self._by_token: dict[str, LaneState] = {}
@@ -156,7 +154,9 @@ class LaneTable:
         by_tenant: dict[str, list[ClaimedJob]] = {}
         for job in jobs:
             by_tenant.setdefault(job.tenant, []).append(job)
-        last_served = max((i for i, (tenant, _) in enumerate(plan) if tenant in by_tenant), default=-1)
+        last_served = max(
+            (i for i, (tenant, _) in enumerate(plan) if tenant in by_tenant), default=-1
+        )
         for index, (tenant, most) in enumerate(plan):
             taken = by_tenant.get(tenant, [])
             cut = len(jobs) >= free and index >= last_served
@@ -192,7 +192,11 @@ class LaneTable:
         return state
 
     def _spans(self, tenant: str) -> list[Span]:
-        return [span for state in self._in_order(tenant) for span in state.spans(use_floor=self.use_floors)]
+        return [
+            span
+            for state in self._in_order(tenant)
+            for span in state.spans(use_floor=self.use_floors)
+        ]
 
     def _in_order(self, tenant: str) -> list[LaneState]:
         ready = [state for state in self._by_tenant.get(tenant, {}).values() if state.ready]

@@ -45,7 +45,7 @@ class Listener:
             except (psycopg.Error, OSError) as error:
                 self.listening(False)
                 if not is_unavailable(error):
-                    log.error("listening failed", exc_info=True)
+                    log.exception("listening failed")
                 await self.session.reset(error)
                 await asyncio.sleep(self._retry.next())
 

@@ -50,7 +50,7 @@ class Periodic:
                 self._retry.reset()
             except (psycopg.Error, OSError) as error:
                 if not is_unavailable(error):
-                    log.error(f"{self.name} failed", exc_info=True)
+                    log.exception("a periodic step failed", step=self.name)
                 pause = self._retry.next()
             try:
                 async with asyncio.timeout(pause):

@@ -77,7 +77,7 @@ class Reaper:
             except psycopg.Error as error:
                 if is_unavailable(error):
                     raise
-                log.error("a job cannot be reclaimed", job_id=id_, sqlstate=error.sqlstate)
+                log.warning("a job cannot be reclaimed", job_id=id_, sqlstate=error.sqlstate)
         return found
 
     def _must_wait(self, database_now: float, uptime: float) -> float:

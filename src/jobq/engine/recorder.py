@@ -123,7 +123,7 @@ class Recorder:
                 self._retry.reset()
             except (psycopg.Error, OSError) as error:
                 if not is_unavailable(error):
-                    log.error("outcomes could not be written", exc_info=True)
+                    log.exception("outcomes could not be written")
                 await asyncio.sleep(self._retry.next())
             if not self.unrecorded:
                 self._idle.set()
@@ -166,9 +166,7 @@ class Recorder:
             case _:
                 return self._fail
 
-    async def _write_batch(
-        self, write: Write, batch: list[Entry]
-    ) -> None:
+    async def _write_batch(self, write: Write, batch: list[Entry]) -> None:
         """Write a batch; what PostgreSQL refuses splits it, so that one bad row does not stall the rest."""
         batch.sort(key=lambda entry: entry.run.claim)
         try:
@@ -212,7 +210,9 @@ class Recorder:
             if entry.outcome.error is not None:
                 entry.outcome.error = "the error text could not be stored"
         if entry.refusals >= MOST_REFUSALS:
-            log.error("an outcome is left to its lease", job_id=entry.run.job.id, kind=entry.run.job.kind)
+            log.error(
+                "an outcome is left to its lease", job_id=entry.run.job.id, kind=entry.run.job.kind
+            )
             self.gave_up(entry.run)
             return
         self._later += 1
@@ -282,4 +282,3 @@ class Recorder:
             if is_unavailable(error):
                 raise
             log.warning("progress could not be written", sqlstate=error.sqlstate)
-

@@ -129,8 +129,8 @@ class Runner:
         run.begun = True
         try:
             outcome = await self._attempt(run)
-        except BaseException as error:  # a fault of ours must not cost the job its outcome or the slot
-            log.error("the runner failed", job_id=run.job.id, exc_info=True)
+        except BaseException as error:
+            log.exception("the runner failed", job_id=run.job.id)
             outcome = _outcome(run, Verdict.RETRY, describe(error))
         if run.timer is not None:
             run.timer.cancel()
@@ -149,7 +149,7 @@ class Runner:
         try:
             value = None if job.payload is None else decode(job.payload)
             arguments = handler.bind(value)
-        except Exception as error:  # whatever a validator raises, another attempt gets the same
+        except Exception as error:  # noqa: BLE001 - whatever a validator raises, it will raise again
             return _outcome(run, Verdict.PERMANENT, describe(error))
         request_id = job.meta.get("request_id") if job.meta else None
         job_log = logs.bind_job(
@@ -163,7 +163,7 @@ class Runner:
                 result = await handler.function(**arguments)
             else:
                 result = await self._in_thread(handler, arguments)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             return _failed(run, error)
         return self._succeeded(run, result)
 
@@ -173,7 +173,12 @@ class Runner:
             try:
                 text = encode(result, name="result")
             except InvalidPayload as error:
-                log.warning("the result is not stored", job_id=run.job.id, kind=run.job.kind, reason=str(error))
+                log.warning(
+                    "the result is not stored",
+                    job_id=run.job.id,
+                    kind=run.job.kind,
+                    reason=str(error),
+                )
         payload = run.job.payload
         keep = payload is None or len(payload) <= self.keep_payload
         if keep and payload is not None and not payload.isascii():
@@ -210,13 +215,17 @@ class Runner:
             return
         run.settled = run.abandoned = True
         run.seconds = time.monotonic() - run.started
-        log.warning("a handler does not stop", job_id=run.job.id, kind=run.job.kind, reason=str(run.stop))
+        log.warning(
+            "a handler does not stop", job_id=run.job.id, kind=run.job.kind, reason=str(run.stop)
+        )
         self.settled(run, _stopped(run))
 
     def _unknown(self, kind: str) -> str:
         known = sorted(self.handlers)
         named = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
-        return clean_text(f"UnknownKind: this worker has no handler for {kind[:200]!r}; it knows {named or 'none'}")
+        return clean_text(
+            f"UnknownKind: this worker has no handler for {kind[:200]!r}; it knows {named or 'none'}"
+        )
 
     def _reporter(self, claim: Claim) -> Callable[[float, str], None]:
         def report(fraction: float, text: str) -> None:
@@ -228,7 +237,7 @@ class Runner:
 def _call(handler: Handler, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
     try:
         return handler.function(**arguments), None
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is raised again in the loop
         return None, error
 
 
@@ -244,7 +253,9 @@ def _failed(run: Run, error: BaseException) -> Outcome:
     if isinstance(error, RetryAfter):
         delay = delay_seconds(error.delay)
         if delay is None:
-            log.warning("RetryAfter has no usable delay; backing off", job_id=run.job.id, kind=run.job.kind)
+            log.warning(
+                "RetryAfter has no usable delay; backing off", job_id=run.job.id, kind=run.job.kind
+            )
         return _outcome(run, Verdict.RETRY, text, delay)
     return _outcome(run, Verdict.RETRY, text)
 
@@ -270,7 +281,7 @@ def _text(error: BaseException) -> str:
     try:
         frames = traceback.extract_tb(error.__traceback__)[2:][-MOST_FRAMES:]
         place = "".join(traceback.format_list(frames)).rstrip()
-    except Exception:  # a broken source file or loader must not hide the error itself
+    except Exception:  # noqa: BLE001 - a broken source file must not hide the error itself
         place = ""
     error.__traceback__ = None  # the frames hold the handler's locals, which may be large
     return clean_text(f"{first}\n{place}" if place else first)
