@@ -69,13 +69,20 @@ async def _work(
             listener = bind(settings.worker_http_addr)
         if listener is not None:
             await stack.enter_async_context(serve(Probe(worker, registry), listener))
-        if lifeline is not None:
-            lifeline.ready()
+        announcing = asyncio.create_task(_announce(worker, lifeline))
         try:
             recorded = await worker.run()
         except (psycopg.Error, OSError) as error:
             raise _as_sentence(error) from error
+        finally:
+            announcing.cancel()
         return recorded and not worker.broken
+
+
+async def _announce(worker: Worker, lifeline: Lifeline | None) -> None:
+    await worker.started.wait()
+    if lifeline is not None:
+        lifeline.ready()
 
 
 def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:

@@ -65,6 +65,8 @@ class Probe:
     def _readiness(self) -> Answer:
         if self._worker.draining:
             return _status("draining", "the worker is shutting down")
+        if not self._worker.started.is_set():
+            return _status("starting")
         if not self._worker.ready:
             return _status("not ready", "the database cannot be reached")
         return _status("ok")

@@ -83,6 +83,8 @@ class Worker:
         self.express = sum(pool.express for pool in self.pools)
         #: Something of the worker itself failed; it stops.
         self.broken = False
+        #: Set once everything runs.
+        self.started = asyncio.Event()
         self._outage = logs.Repeat(log, every=30.0)
         self._stop_requested = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,8 +116,8 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes on jobs: the database answers and it is not draining."""
-        return not self.draining and not self.dispatcher.outage
+        """Whether it takes on jobs: it has started, the database answers, and it is not draining."""
+        return self.started.is_set() and not self.draining and not self.dispatcher.outage
 
     def update_metrics(self) -> None:
         """Set the gauges of this worker; called before they are shown."""
@@ -145,6 +147,7 @@ class Worker:
         for periodic in self._periodic:
             self._spawn(periodic.run)
         self._say_hello()
+        self.started.set()
 
     def _spawn(self, run: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(run(), name=f"jobq {run.__qualname__}")
