@@ -27,8 +27,10 @@ def rivals(database_url: str) -> Iterator[Rivals]:
 
 @pytest.fixture(scope="module")
 def shared_url(server: Server, template: str) -> Iterator[str]:
-    """A migrated database that the tests of a module share; they undo what they do."""
+    """A migrated database that the tests of a module share; they undo what they do. Its ids are past 2^53."""
     with new_database(server, template) as url:
+        with engine(url) as session:
+            session.execute("ALTER SEQUENCE jobq.job_id_seq RESTART WITH 9007199254740993")
         yield url
 
 

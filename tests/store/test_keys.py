@@ -173,6 +173,7 @@ def test_a_batch_runs_in_the_order_given_whatever_kinds_have_a_row(
     undone.execute("INSERT INTO jobq.kind (kind) SELECT 'k' || g FROM generate_series(1, 300) g")
     found = _many(undone, *(NewJob(f"k{(n * 7919) % 400}") for n in range(batch)))
     assert _ids(found) == sorted(_ids(found))
+    assert len({each.run_at for each in found}) == 1, "due at one time, so that the id decides"
 
 
 # --- rivals -----------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 -- Many jobs, with or without keys, in the order given. A key is inserted before its job, in key order, so that
 -- rivals wait for one another instead of deadlocking (all retained keys first: hence the count); a job whose key
 -- was taken is not inserted, and resolve_keys.sql reads the winner. Ids are drawn before the join, which keeps no order.
-WITH input AS MATERIALIZED (
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS stamp
+), input AS MATERIALIZED (
     SELECT i.ord, i.id, i.kind, coalesce(i.queue, k.queue, 'default') AS queue, i.tenant,
            coalesce(i.priority, k.priority, 0::smallint) AS priority, i.payload::jsonb AS payload,
            coalesce(i.max_attempts, k.max_attempts, %(default_max_attempts)s) AS max_attempts,
@@ -18,7 +20,7 @@ WITH input AS MATERIALIZED (
              WITH ORDINALITY AS u(kind, queue, tenant, priority, payload, max_attempts, timeout, delay, run_at,
                                   idempotency_key, unique_key, concurrency_key, tags, meta, ord)
     ) i
-    CROSS JOIN (SELECT clock_timestamp() AS stamp) c
+    CROSS JOIN clock c
     LEFT JOIN {schema}.kind k ON k.kind = i.kind
 ), retained AS (
     INSERT INTO {schema}.key (tenant, scope, key, job_id, fingerprint)

@@ -182,7 +182,9 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended({schema_text} || '.partition', 0));
-    IF to_regclass(format('%I.%I', {schema_text}, leaf)) IS NOT NULL THEN
+    -- to_regclass would answer from a cache that a wait for an advisory lock does not renew.
+    IF EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = {schema_text} AND c.relname = leaf) THEN
         RETURN false;
     END IF;
     EXECUTE format('CREATE TABLE %1$I.%2$I (LIKE %1$I.%3$I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', {schema_text}, leaf, parent);
