@@ -54,6 +54,7 @@ class Request:
         self._jobs = jobs
         self._naming = naming
         keyed = any(job.idempotency_key is not None or job.unique_key is not None for job in jobs)
+        self._keyed = keyed
         self._single = len(jobs) == 1 and not keyed
         self._riding = notify and not own
         self.announce = notify and own
@@ -95,13 +96,26 @@ class Request:
             refuse(error)
 
     def _many(self) -> Conversation:
-        found: list[Enqueued] = []
-        for start in range(0, len(self._jobs), CHUNK):
+        order = self._order()
+        found: dict[int, Enqueued] = {}
+        for start in range(0, len(order), CHUNK):
+            places = order[start : start + CHUNK]
             try:
-                found += yield from self._store.enqueue_many(self._jobs[start : start + CHUNK])
+                enqueued = yield from self._store.enqueue_many([self._jobs[at] for at in places])
             except IdempotencyConflict as conflict:
-                raise self._renamed(conflict, start + conflict.index) from None
-        return found
+                raise self._renamed(conflict, places[conflict.index]) from None
+            found.update(zip(places, enqueued, strict=True))
+        return [found[at] for at in range(len(order))]
+
+    def _order(self) -> Sequence[int]:
+        """In which order jobs are inserted: as given, but by key where several statements take keys.
+
+        One statement takes its keys in their order, so that rivals wait for one another; several have
+        to continue that order, or they deadlock.
+        """
+        if not self._keyed or len(self._jobs) <= CHUNK:
+            return range(len(self._jobs))
+        return sorted(range(len(self._jobs)), key=lambda at: _key_order(self._jobs[at]))
 
     def _renamed(self, conflict: IdempotencyConflict, index: int) -> IdempotencyConflict:
         """A conflict with the field called as the caller calls it, and the job's place in the whole batch."""
@@ -147,3 +161,7 @@ def _explain_statement(error: Exception) -> JobQError | None:
             reason = f"is refused by PostgreSQL: {error.diag.message_primary or error}"
             return InvalidPayload(f"payload {reason}", fields={"payload": reason})
     return None
+
+
+def _key_order(job: NewJob) -> tuple[str, str, str]:
+    return job.tenant, job.idempotency_key or "", job.unique_key or ""
