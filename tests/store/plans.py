@@ -39,7 +39,8 @@ class Plan:
         """Rows that the nodes gave or looked at in vain."""
         names = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
         return sum(
-            node["Actual Loops"] * sum(node.get(name, 0) for name in names) for node in self.nodes
+            float(node["Actual Loops"] * sum(node.get(name, 0) for name in names))
+            for node in self.nodes
         )
 
     @property

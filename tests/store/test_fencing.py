@@ -113,12 +113,12 @@ def test_a_claim_from_before_a_manual_retry_is_stale_though_the_attempt_is_the_s
 
 
 def test_release_gives_the_attempt_back(undone: Conn) -> None:
-    put(undone, "QUEUED", attempts=2)
+    id_ = put(undone, "QUEUED", attempts=2)
     for lease in (LEASE, OTHER_LEASE):
         (found,) = run_sync(undone, claim(lease))
-        assert found.attempt == 3
+        assert (found.id, found.attempt) == (id_, 3)
         assert run_sync(undone, WRITES["release"]([found.claim])) == {found.id: JobStatus.QUEUED}
-    assert job(undone, found.id)["attempts"] == 2
+    assert job(undone, id_)["attempts"] == 2
 
 
 def test_recorded_tells_own_success_after_a_lost_answer(undone: Conn) -> None:

@@ -10,17 +10,18 @@ import psycopg
 from psycopg.rows import tuple_row
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Row = tuple[Any, ...]
 
 
 @dataclass(slots=True, frozen=True)
-class Call(Generic[T]):
+class Call(Generic[T_co]):
     """One statement with its parameters, and how to read its rows."""
 
     name: str
     statement: bytes
     params: Mapping[str, Any] | Sequence[Any]
-    read: Callable[[list[Row]], T]
+    read: Callable[[list[Row]], T_co]
 
 
 async def run(
