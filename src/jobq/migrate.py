@@ -88,6 +88,10 @@ def grant(url: str, role: str, schema: str = "jobq") -> None:
         schema=sql.Identifier(schema), role=sql.Identifier(role)
     )
     with _connected(url, schema) as conn, conn.transaction():
+        if not _may_migrate(conn, schema):  # PostgreSQL itself only warns, and grants nothing
+            raise SchemaError(
+                f"this role does not own schema {schema!r}, so it cannot grant its use"
+            )
         conn.execute(text.as_bytes())
 
 
@@ -157,7 +161,8 @@ def _connected(url: str, schema: str) -> Iterator[Conn]:
         with psycopg.connect(**given, autocommit=True, prepare_threshold=None) as conn:
             yield conn
     except psycopg.OperationalError as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {reason}") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise SchemaError(
             f"this role may not use or change schema {schema!r}: run jobq migrate as its owner"

@@ -10,7 +10,6 @@ import pytest
 from psycopg.rows import dict_row
 from tests.cli.support import Process
 
-
 Start = Callable[..., Process]
 
 
@@ -36,5 +35,3 @@ def rows(database_url: str) -> Iterator[psycopg.Connection[dict[str, object]]]:
     """A session that looks at the test's database."""
     with psycopg.connect(database_url, autocommit=True, row_factory=dict_row) as conn:
         yield conn
-
-

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from jobq.cli import app
@@ -51,7 +51,11 @@ def jobq(*arguments: str, stdin: str | bytes | None = None, **environment: str) 
     """
     unset = dict.fromkeys([name for name in os.environ if name.startswith("JOBQ_")])
     result = CliRunner().invoke(
-        app, list(arguments), input=stdin, env={**unset, "DATABASE_URL": None, **environment}
+        app,
+        list(arguments),
+        prog_name="jobq",
+        input=stdin,
+        env={**unset, "DATABASE_URL": None, **environment},
     )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -70,7 +74,9 @@ class Process:
     def __init__(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("JOBQ_", "DATABASE_"))}
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith(("JOBQ_", "DATABASE_"))
+        }
         self.popen = subprocess.Popen(
             [*JOBQ, *arguments],
             cwd=cwd,
@@ -124,7 +130,8 @@ class Process:
 
     def family(self) -> list[psutil.Process]:
         """Its descendants."""
-        return psutil.Process(self.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
+        return found
 
     def end(self) -> None:
         """Leave nothing running, whatever the test came to."""
@@ -164,7 +171,7 @@ def eventually(look: Callable[[], T | None]) -> T:
 def gone(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Wait for processes to end; returns those that live on."""
     _, alive = psutil.wait_procs(processes, PATIENCE)
-    return alive
+    return list(alive)
 
 
 def free_port() -> int:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.cli.conftest import Start
 from tests.cli.support import Process, eventually, fetch, free_port, gone
@@ -127,7 +127,9 @@ def test_a_handler_that_blocks_the_loop_cannot_hold_the_process(begin: Start, q:
 
 
 @pytest.mark.case("B50")
-@pytest.mark.parametrize("payload", [{}, {"interrupt": True}], ids=["SystemExit", "KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "payload", [{}, {"interrupt": True}], ids=["SystemExit", "KeyboardInterrupt"]
+)
 def test_an_exit_raised_in_a_handlers_own_task_does_not_end_the_worker(
     begin: Start, q: JobQ, payload: dict[str, bool]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import psycopg
 import typer
 from psycopg import errors as pg
 
@@ -74,7 +73,3 @@ def _grant(url: str, role: str, schema: str) -> None:
         migrations.grant(url, role, schema)
     except pg.UndefinedObject:
         raise SchemaError(f"there is no role {role}: CREATE ROLE it first") from None
-    except psycopg.errors.InsufficientPrivilege:
-        raise SchemaError(
-            f"this role may not grant on schema {schema!r}: do it as its owner"
-        ) from None
