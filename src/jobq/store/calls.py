@@ -36,6 +36,9 @@ async def run(
     """
     cursor = psycopg.AsyncCursor(conn, row_factory=tuple_row)
     await cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
+    if cursor.pgresult is None:  # in a caller's pipeline: leaving a nested one brings the answer
+        async with conn.pipeline():
+            pass
     return call.read(await cursor.fetchall() if _has_rows(cursor) else [])
 
 
@@ -43,6 +46,9 @@ def run_sync(conn: psycopg.Connection[Any], call: Call[T], *, prepare: bool | No
     """The same for sync callers (see `run`)."""
     cursor = psycopg.Cursor(conn, row_factory=tuple_row)
     cursor.execute(call.statement, call.params, prepare=prepare, binary=True)
+    if cursor.pgresult is None:
+        with conn.pipeline():
+            pass
     return call.read(cursor.fetchall() if _has_rows(cursor) else [])
 
 
