@@ -14,7 +14,7 @@ from pydantic import Field
 from jobq import config
 from jobq.client import JobQ
 from jobq.context import Context
-from jobq.demo.webhook import Allowed, post
+from jobq.demo.guard import Allowed, post
 from jobq.errors import PermanentError
 
 app = JobQ()
@@ -60,7 +60,7 @@ async def sleep(duration: str | float) -> None:
 
 @app.job("webhook")
 async def webhook(url: str, body: Any = None) -> dict[str, Any]:
-    """POST a body as JSON to a public address (see `jobq.demo.webhook`)."""
+    """POST a body as JSON to a public address (see `jobq.demo.guard`)."""
     return await post(url, body, allowed=_allowed())
 
 

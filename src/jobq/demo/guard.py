@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
 _PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(rb"[A-Za-z0-9._:-]+")  # a name, already in its ASCII form, or an address
 
 
 class WebhookFailed(Exception):
@@ -69,7 +71,12 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 async def post(
-    url: str, body: Any, *, allowed: Allowed, resolve: Resolve = resolve
+    url: str,
+    body: Any,
+    *,
+    allowed: Allowed,
+    resolve: Resolve = resolve,
+    limit: float = TIME_LIMIT,
 ) -> dict[str, Any]:
     """POST `body` as JSON; returns the status and the beginning of the answer.
 
@@ -77,6 +84,7 @@ async def post(
         url: http or https, without user and password.
         allowed: what may be reached besides public addresses.
         resolve: how names become addresses.
+        limit: seconds for everything.
 
     Raises:
         PermanentError: the address is refused, or the answer says that another attempt is useless.
@@ -84,11 +92,11 @@ async def post(
     """
     target = _parse(url)
     try:
-        async with asyncio.timeout(TIME_LIMIT):
+        async with asyncio.timeout(limit):
             addresses = await _judged(target, allowed, resolve)
-            status, answer = await _send(target, addresses, body)
+            status, answer = await _send(target, addresses, body, limit)
     except TimeoutError:
-        raise WebhookFailed(f"no answer within {TIME_LIMIT:g}s") from None
+        raise WebhookFailed(f"no answer within {limit:g}s") from None
     if status == 429 or status >= 500:
         raise WebhookFailed(f"answered {status}")
     if status >= 300:
@@ -120,8 +128,10 @@ def _parse(url: str) -> httpx.URL:
         port = target.port
     except (httpx.InvalidURL, ValueError) as error:
         raise PermanentError(f"the url is refused: {error}") from None
-    if target.scheme not in _PORTS or not target.host:
+    if target.scheme not in _PORTS or not _HOST.fullmatch(target.raw_host):
         raise PermanentError("the url is refused: it must be http://host/... or https://host/...")
+    if port is not None and not 0 < port < 65536:
+        raise PermanentError(f"the url is refused: there is no port {port}")
     if target.userinfo:
         raise PermanentError("the url is refused: it must not hold a user or password")
     return target.copy_with(port=_PORTS[target.scheme] if port is None else port, fragment=None)
@@ -147,12 +157,12 @@ async def _judged(target: httpx.URL, allowed: Allowed, resolve: Resolve) -> list
     return addresses
 
 
-async def _send(target: httpx.URL, addresses: Sequence[Address], body: Any) -> tuple[int, str]:
+async def _send(
+    target: httpx.URL, addresses: Sequence[Address], body: Any, limit: float
+) -> tuple[int, str]:
     """POST to the first address that takes the connection, under the name that was asked for."""
     # trust_env would send it through a proxy of the environment, which resolves names by itself.
-    async with httpx.AsyncClient(
-        trust_env=False, follow_redirects=False, timeout=TIME_LIMIT
-    ) as client:
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=limit) as client:
         problem = ""
         for address in addresses:
             request = client.build_request(

@@ -1,0 +1,5 @@
+"""Fixtures of the demo's tests."""
+
+from tests.cli.conftest import start
+
+__all__ = ["start"]
