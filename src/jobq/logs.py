@@ -395,8 +395,12 @@ def mask(text: str) -> str:
 
 
 def _is_terminal(stream: IO[Any] | None) -> bool:
+    if "NO_COLOR" in os.environ:  # https://no-color.org
+        return False
+    if "FORCE_COLOR" in os.environ:  # a pipe to a terminal, as in `jobq dev`
+        return True
     try:
-        return stream is not None and stream.isatty() and "NO_COLOR" not in os.environ
+        return stream is not None and stream.isatty()
     except ValueError:  # a closed one
         return False
 
