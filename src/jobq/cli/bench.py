@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
+from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from jobq.errors import ConfigurationError
 
 
 def bench(
     *,
     only: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run this one benchmark.")
+        str | None,
+        typer.Option(metavar="NAME", help="Run this one, or those that begin so."),
     ] = None,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Put the same loads on other queues.")
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, rough numbers.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if a budget is missed.")
     ] = False,
+    server_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A PostgreSQL server to make databases on. Without it an embedded one.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The JSON file to write. Without it bench/results/latest.json."),
+    ] = None,
 ) -> None:
-    """Measure jobq on this machine, beside its budgets.
+    """Measure jobq on this machine, beside references and budgets.
 
-    In a database of its own, which is made and dropped.
+    In databases of its own, which are made and dropped: the configured one is not touched. All of them
+    take about a quarter of an hour; docs/benchmarks.md tells what each does.
     """
-    try:
-        benchmarks = importlib.import_module("jobq.bench")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"the benchmarks are not installed: {error}") from None
-    raise typer.Exit(benchmarks.run(only, peers=peers))
+    from jobq.bench import run  # the engine and the client, which other commands need not
+
+    raise typer.Exit(
+        run(only, runs=runs, quick=quick, check=check, server_url=server_url, output=output)
+    )

@@ -1,0 +1,107 @@
+"""What results say: medians, ratios, budgets, and the shape that contract.md promises."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobq.bench import catalog, display
+from jobq.bench.claimers import Blocking
+from jobq.bench.report import Budget, Metric, Sample, document, percentile, summarize, write
+from jobq.errors import ConfigurationError
+from jobq.sql import Statements
+
+DRAIN = Metric("drain_1_process", "jobs/s", "raw SQL loop", Budget("ratio", ">=", 0.65))
+
+PROMISED = (
+    "drain_1_process", "drain_2_processes", "idle_pickup_p50", "idle_pickup_p99", "enqueue_8_clients",
+    "enqueue_bulk", "crash_recovery_lost", "pinned_horizon", "idle_transactions", "worker_memory_growth",
+    "wal_per_job",
+    *(f"claim_{strategy}_{n}" for strategy in ("blocking", "skip_locked", "batch10") for n in (1, 2, 4, 8, 16)),
+)  # fmt: skip
+
+
+def test_value_and_reference_are_medians_and_every_run_is_listed() -> None:
+    result = summarize(
+        DRAIN, [Sample(30_000, 40_000), Sample(10_000, 41_000), Sample(31_000, 50_000)]
+    )
+    assert (result.value, result.reference_value) == (30_000, 41_000)
+    assert (result.ratio, result.budget, result.ok) == (0.732, "ratio >= 0.65", True)
+    assert result.runs == [30_000, 10_000, 31_000]
+    assert result.spread == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("budget", "sample", "ok"),
+    [
+        (Budget("ratio", ">=", 0.65), Sample(65, 100), True),
+        (Budget("ratio", ">=", 0.65), Sample(64, 100), False),
+        (Budget("ratio", ">=", 0.65), Sample(64), False),
+        (Budget("value", "<=", 2), Sample(2.0, 700), True),
+        (Budget("value", "<=", 2), Sample(2.1, 700), False),
+        (Budget("value", "<=", 0), Sample(0), True),
+        (None, Sample(1, 2), None),
+    ],
+)
+def test_a_budget_is_judged_by_value_or_ratio(
+    budget: Budget | None, sample: Sample, ok: bool | None
+) -> None:
+    assert summarize(Metric("name", "unit", None, budget), [sample]).ok is ok
+
+
+def test_a_document_has_the_promised_shape_and_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "bench" / "results" / "latest.json"
+    write(path, document({"cores": 2}, [summarize(DRAIN, [Sample(30_000, 40_000)])]))
+    content = json.loads(path.read_text())
+    assert set(content) == {"machine", "date", "results"}
+    assert set(content["results"][0]) >= {
+        "name", "value", "unit", "reference", "reference_value", "ratio", "budget", "ok", "runs",
+    }  # fmt: skip
+    assert [file.name for file in path.parent.iterdir()] == ["latest.json"]
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(n) for n in range(200, 0, -1)]
+    assert percentile(values, 0.5) == 101
+    assert percentile(values, 0.99) == 199
+    assert percentile(values, 1.0) == 200
+
+
+def test_the_table_fits_a_hundred_columns_and_names_what_is_missed() -> None:
+    metrics = [metric for benchmark in catalog.ALL for metric in benchmark.metrics]
+    results = [
+        summarize(metric, [Sample(123_456.0, 234_567.0), Sample(1.0, 2.0)]) for metric in metrics
+    ]
+    out = StringIO()
+    Console(file=out, width=display.WIDTH).print(display.table(results))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert all(any(metric.name in line for line in lines) for metric in metrics)
+    assert any("idle_pickup_p50" in line and " NO " in line for line in lines)
+
+
+def test_every_promised_name_is_there_once() -> None:
+    names = [metric.name for benchmark in catalog.ALL for metric in benchmark.metrics]
+    assert set(names) >= set(PROMISED)
+    assert len(names) == len(set(names))
+
+
+def test_one_benchmark_is_chosen_by_its_name_and_several_by_a_beginning() -> None:
+    def names(only: str | None) -> list[str]:
+        return [metric.name for _, metrics in catalog.select(only) for metric in metrics]
+
+    assert names("worker_memory") == ["worker_memory"]
+    assert names("claim_batch10_1") == ["claim_batch10_1"]
+    assert names("idle_pickup") == ["idle_pickup_p50", "idle_pickup_p99", "idle_pickup_max"]
+    assert len(names(None)) == len([m for benchmark in catalog.ALL for m in benchmark.metrics])
+    with pytest.raises(ConfigurationError, match=r"'nonsense'.*drain_1_process"):
+        names("nonsense")
+
+
+def test_the_blocking_claim_is_the_shipped_one_but_for_the_lock() -> None:
+    shipped, blocking = Statements("jobq"), Blocking("jobq")
+    assert shipped["claim"].count(b" SKIP LOCKED") > 0
+    assert blocking["claim"] == shipped["claim"].replace(b" SKIP LOCKED", b"")
+    assert blocking["complete"] == shipped["complete"]
