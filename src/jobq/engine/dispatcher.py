@@ -13,12 +13,11 @@ import psycopg
 from jobq import logs
 from jobq.db import is_unavailable
 from jobq.engine.discovery import Discovery
-from jobq.engine.lanes import MOST_TENANTS
+from jobq.engine.lanes import MOST_TENANTS, Hint
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Retry, Session
 from jobq.model import Claim, ClaimedJob
 from jobq.store import ClaimSettings, RunStore
-from jobq.wakeup import LanesReady, LookEverywhere
 
 log = logs.get("jobq.worker")
 
@@ -68,7 +67,7 @@ class Dispatcher:
         """A slot is free, or something was queued."""
         self._wake.set()
 
-    def hear(self, message: LanesReady | LookEverywhere) -> None:
+    def hear(self, message: Hint) -> None:
         """A wake-up hint arrived."""
         for pool in self.pools:
             pool.table.hear(message)

@@ -25,6 +25,8 @@ MOST_SPANS = 4
 MOST_TENANTS = 100
 
 Position = tuple[datetime, int]
+#: What tells that jobs were queued: a message heard, or the lanes themselves where this worker did it.
+Hint = LanesReady | LookEverywhere | tuple[LaneHead, ...]
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class LaneTable:
         self.queues = queues
         self._by_token: dict[str, LaneState] = {}
         self._by_tenant: dict[str, dict[Lane, LaneState]] = {}
-        self._deferred: list[LanesReady | LookEverywhere] = []
+        self._deferred: list[Hint] = []
         self._in_flight = False
         self._turn = count(1)
         self._strange: set[str] = set()
@@ -101,10 +103,15 @@ class LaneTable:
         """Whether this pool runs jobs of a queue."""
         return self.queues is None or queue in self.queues
 
-    def hear(self, message: LanesReady | LookEverywhere) -> None:
-        """A wake-up hint; while a claim is in flight it waits for the answer."""
+    def hear(self, message: Hint) -> None:
+        """A wake-up hint, or heads of lanes that this worker queued jobs in itself.
+
+        While a claim is in flight it waits for the answer.
+        """
         if self._in_flight:
             self._deferred.append(message)
+        elif isinstance(message, tuple):
+            self.discovered(message, 0)
         elif isinstance(message, LookEverywhere):
             self.must_look = True
         else:
@@ -117,7 +124,7 @@ class LaneTable:
             if not head.due or not self.serves(head.lane.queue):
                 continue
             state = self._state(head.lane)
-            state.seen = round_
+            state.seen = max(state.seen, round_)
             if state.floor is None or (head.run_at, head.id) > state.floor:
                 state.ready = True
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobq.engine.periodic import Floor
@@ -19,17 +20,21 @@ class Promoter:
     Args:
         session: shared with the dispatcher; promoting waits for no lock.
         poll_interval: seconds, the longest sleep.
+        promoted: called when jobs became claimable, sooner than the hint comes round.
     """
 
     session: Session
     upkeep: UpkeepStore
     poll_interval: float
+    promoted: Callable[[], None]
     _floor: Floor = field(default_factory=Floor)
 
     async def step(self) -> float:
         """Promote one batch; returns seconds until the next."""
         result = await self.session.run(self.upkeep.promote(self._floor.start(), BATCH))
         self._floor.done(result.last)
+        if result.moved:
+            self.promoted()
         if not result.elected:
             return self.poll_interval
         if result.moved == BATCH:

@@ -248,7 +248,7 @@ class Recorder:
         )
         written = await self.session.run(call)
         for entry in batch:
-            status, due = written.get(entry.run.claim.id, (None, None))
+            status, due = written.get(entry.run.claim, (None, None))
             outcome = "lease_lost" if status is None else _OUTCOME_OF[status]
             self._record(entry, outcome, due)
 
@@ -256,7 +256,7 @@ class Recorder:
         call = self.runs.release([entry.run.claim for entry in batch], self.keep_payload)
         written = await self.session.run(call)
         for entry in batch:
-            status = written.get(entry.run.claim.id)
+            status = written.get(entry.run.claim)
             outcome = "lease_lost" if status is None else _OUTCOME_OF[status]
             self._record(entry, outcome)
 

@@ -34,7 +34,7 @@ from jobq.handlers import Handler
 from jobq.metrics import Metrics
 from jobq.model import Claim, JobStatus
 from jobq.sql import Statements
-from jobq.store import ClaimSettings, Reclaimed, RunStore, UpkeepStore
+from jobq.store import ClaimSettings, LaneHead, Reclaimed, RunStore, UpkeepStore
 from jobq.wakeup import CancelRequested, DueAt, LanesReady, LookEverywhere, Message
 
 log = logs.get("jobq.worker")
@@ -219,6 +219,14 @@ class Worker:
 
     def _reclaimed(self, jobs: list[Reclaimed]) -> None:
         self.metrics.recovered(len(jobs))
+        # Sooner than the hint comes round, and without looking for the lanes.
+        self.dispatcher.hear(
+            tuple(
+                LaneHead(job.lane, job.run_at, job.id, True)
+                for job in jobs
+                if job.status is JobStatus.QUEUED
+            )
+        )
         for job in jobs:
             status = str(job.status)
             log.warning(
@@ -294,7 +302,9 @@ class Worker:
             settings.require_database(), runs, upkeep, settings.lease_duration, self.active.held,
             self._describe, self.active.lost, self.active.cancel, self._database_lost,
         )  # fmt: skip
-        promoter = Promoter(side, upkeep, settings.poll_interval)
+        promoter = Promoter(
+            side, upkeep, settings.poll_interval, lambda: self.dispatcher.hear(LookEverywhere())
+        )
         reaper = Reaper(
             side, upkeep, settings.reap_interval, settings.lease_duration, settings.keep_payload, self._reclaimed
         )  # fmt: skip

@@ -32,11 +32,11 @@ WITH expired AS MATERIALIZED (
     SELECT id, lease, CASE fate WHEN 'CANCELLED' THEN 'done' ELSE 'dead' END, fate, clock_timestamp(), {moved}, 'lease expired',
            history, result, payload
     FROM gone
-    RETURNING id, kind, status
+    RETURNING id, kind, status, queue, tenant, priority, run_at
 ), announced AS (
     SELECT {schema}.announce(array_agg({schema}.lane_token(queue, tenant, priority)), array_agg(run_at), array_agg(run_at))
     FROM requeued
 )
-SELECT id, kind, fate AS status FROM requeued, announced
+SELECT id, kind, fate AS status, queue, tenant, priority, run_at FROM requeued, announced
 UNION ALL
-SELECT id, kind, status FROM filed
+SELECT id, kind, status, queue, tenant, priority, run_at FROM filed

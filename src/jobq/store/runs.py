@@ -127,7 +127,7 @@ class RunStore:
 
     def fail(
         self, outcomes: Sequence[Outcome], base: float, maximum: float
-    ) -> Call[dict[int, tuple[JobStatus, datetime | None]]]:
+    ) -> Call[dict[Claim, tuple[JobStatus, datetime | None]]]:
         """RUNNING -> SCHEDULED, DEAD, FAILED or CANCELLED, as the database decides.
 
         Args:
@@ -136,7 +136,7 @@ class RunStore:
             maximum: of the backoff, in seconds.
 
         Returns:
-            Job id -> status, and when it is due again (SCHEDULED).
+            Claim -> status, and when it is due again (SCHEDULED), for those it was written for.
         """
         params = {
             **_pairs([outcome.claim for outcome in outcomes]),
@@ -151,16 +151,16 @@ class RunStore:
             "fail",
             self._sql["fail"],
             params,
-            lambda rows: {row[0]: (JobStatus(row[1]), row[2]) for row in rows},
+            lambda rows: {Claim(*row[:2]): (JobStatus(row[2]), row[3]) for row in rows},
         )
 
-    def release(self, claims: Sequence[Claim], keep_payload: int) -> Call[dict[int, JobStatus]]:
+    def release(self, claims: Sequence[Claim], keep_payload: int) -> Call[dict[Claim, JobStatus]]:
         """RUNNING -> QUEUED, the attempt given back; CANCELLED where that was asked for."""
         return Call(
             "release",
             self._sql["release"],
             {**_pairs(claims), "keep_payload": keep_payload},
-            lambda rows: {row[0]: JobStatus(row[1]) for row in rows},
+            lambda rows: {Claim(*row[:2]): JobStatus(row[2]) for row in rows},
         )
 
     def recorded(self, claims: Sequence[Claim]) -> Call[dict[Claim, JobStatus]]:

@@ -31,6 +31,8 @@ class Reclaimed:
     id: int
     kind: str
     status: JobStatus
+    lane: Lane
+    run_at: datetime
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ class UpkeepStore:
             "reclaim",
             self._sql["reclaim"],
             params,
-            lambda rows: [Reclaimed(row[0], row[1], JobStatus(row[2])) for row in rows],
+            lambda rows: [
+                Reclaimed(row[0], row[1], JobStatus(row[2]), Lane(*row[3:6]), row[6])
+                for row in rows
+            ],
         )
 
     def expired(self, floor: datetime, most: int) -> Call[list[int]]:
