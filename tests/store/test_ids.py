@@ -49,9 +49,9 @@ def test_every_operation_takes_ids_of_any_size(conn: Conn, start: int) -> None:
     assert run_sync(conn, STORE.runs.progress([(claims[0], "0.5")])) == {claims[0]}
     assert run_sync(conn, complete(claims[0])) == {claims[0]}
     assert run_sync(conn, STORE.runs.recorded(claims)) == {claims[0]: JobStatus.DONE}
-    assert run_sync(conn, fail(claims[1], delay=0.0))[ids[1]][0] is JobStatus.SCHEDULED
+    assert run_sync(conn, fail(claims[1], delay=0.0))[claims[1]][0] is JobStatus.SCHEDULED
     assert run_sync(conn, STORE.runs.release(claims[2:4], KEEP_PAYLOAD)) == dict.fromkeys(
-        ids[2:4], JobStatus.QUEUED
+        claims[2:4], JobStatus.QUEUED
     )
     conn.execute("UPDATE jobq.job SET lease_until = now(), attempts = 5 WHERE id = %s", (ids[4],))
     assert run_sync(conn, STORE.upkeep.expired(BEGINNING, 10)) == [ids[4]]

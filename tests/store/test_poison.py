@@ -97,7 +97,7 @@ def test_odd_rows_fail_with_the_others(undone: Conn, verdict: Verdict) -> None:
     names = _claimed(undone)
     outcomes = [Outcome(Claim(id_, LEASE), verdict, error="no luck") for id_ in names]
     fates = run_sync(undone, STORE.runs.fail(outcomes, base=1e9, maximum=1e300))
-    assert set(fates) == set(names)
+    assert {each.id for each in fates} == set(names)
     for id_, name in names.items():
         row = job(undone, id_)
         assert row["attempts"] <= INT_MAX, name
@@ -115,10 +115,10 @@ def test_odd_rows_fail_with_the_others(undone: Conn, verdict: Verdict) -> None:
 def test_odd_rows_are_released_with_the_others(undone: Conn) -> None:
     names = _claimed(undone)
     fates = run_sync(undone, STORE.runs.release([Claim(id_, LEASE) for id_ in names], KEEP_PAYLOAD))
-    assert {names[id_] for id_, fate in fates.items() if fate is JobStatus.CANCELLED} == {
+    assert {names[each.id] for each, fate in fates.items() if fate is JobStatus.CANCELLED} == {
         "a cancel request before its start"
     }
-    assert set(fates) == set(names)
+    assert {each.id for each in fates} == set(names)
 
 
 @pytest.mark.case("B30")

@@ -7,7 +7,7 @@ WITH input AS (
                 %(delays)s::double precision[])
          AS i(in_id, in_lease, in_verdict, in_error, in_delay)
 ), ended AS MATERIALIZED (
-    SELECT j.id AS ended_id, in_error,
+    SELECT j.id AS ended_id, in_lease, in_error,
            CASE WHEN j.cancel_requested_at IS NOT NULL OR in_verdict = 'stopped' THEN 'CANCELLED'
                 WHEN in_verdict = 'permanent' THEN 'FAILED'
                 WHEN j.attempts >= j.max_attempts THEN 'DEAD'
@@ -25,7 +25,7 @@ WITH input AS (
         history = {schema}.add_attempt(history, attempts, started_at, worker, 'retry', in_error)
     FROM ended
     WHERE id = ANY (%(ids)s::bigint[]) AND id = ended_id AND fate = 'SCHEDULED'
-    RETURNING id, fate, run_at
+    RETURNING id, in_lease, fate, run_at
 ), gone AS (
     DELETE FROM {schema}.job USING ended
     WHERE id = ANY (%(ids)s::bigint[]) AND id = ended_id AND fate <> 'SCHEDULED'
@@ -40,8 +40,8 @@ WITH input AS (
     SELECT id, lease, CASE fate WHEN 'CANCELLED' THEN 'done' ELSE 'dead' END, fate, clock_timestamp(), {moved}, last_error, history,
            result, payload
     FROM gone
-    RETURNING id, status
+    RETURNING id, lease, status
 )
-SELECT id, fate AS status, run_at FROM retried
+SELECT id, in_lease AS lease, fate AS status, run_at FROM retried
 UNION ALL
-SELECT id, status, NULL FROM filed
+SELECT id, lease, status, NULL FROM filed

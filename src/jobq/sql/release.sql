@@ -3,7 +3,7 @@
 WITH input AS (
     SELECT in_id, in_lease FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
 ), held AS MATERIALIZED (
-    SELECT j.id AS held_id, j.cancel_requested_at IS NOT NULL AS cancelled
+    SELECT j.id AS held_id, in_lease, j.cancel_requested_at IS NOT NULL AS cancelled
     FROM {schema}.job j JOIN input ON j.id = in_id AND j.lease = in_lease
     WHERE j.id = ANY (%(ids)s::bigint[])
     ORDER BY j.id
@@ -15,7 +15,7 @@ WITH input AS (
         history = {schema}.add_attempt(history, attempts, started_at, worker, 'released', NULL)
     FROM held
     WHERE id = ANY (%(ids)s::bigint[]) AND id = held_id AND NOT cancelled
-    RETURNING id, queue, tenant, priority, run_at
+    RETURNING id, in_lease, queue, tenant, priority, run_at
 ), gone AS (
     DELETE FROM {schema}.job USING held
     WHERE id = ANY (%(ids)s::bigint[]) AND id = held_id AND cancelled
@@ -27,11 +27,11 @@ WITH input AS (
 ), filed AS (
     INSERT INTO {schema}.job_archive_done (id, lease, class, status, finished_at, {moved}, last_error, history, result, payload)
     SELECT id, lease, 'done', 'CANCELLED', clock_timestamp(), {moved}, last_error, history, result, payload FROM gone
-    RETURNING id
+    RETURNING id, lease
 ), announced AS (
     SELECT {schema}.announce(array_agg({schema}.lane_token(queue, tenant, priority)), array_agg(run_at), array_agg(run_at))
     FROM released
 )
-SELECT id, 'QUEUED' AS status FROM released, announced
+SELECT id, in_lease AS lease, 'QUEUED' AS status FROM released, announced
 UNION ALL
-SELECT id, 'CANCELLED' FROM filed
+SELECT id, lease, 'CANCELLED' FROM filed
