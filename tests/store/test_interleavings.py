@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from psycopg import sql
 from tests.store import audit
+from tests.store.plans import warm
 from tests.store.support import (
     KEEP_PAYLOAD,
     LEASE,
@@ -183,6 +184,7 @@ def test_batches_in_opposite_orders_do_not_deadlock(
 ) -> None:
     one_, two, blocker = rivals.session(), rivals.session(), rivals.session()
     ids = [put(one_, "RUNNING") for _ in range(5)]
+    warm(one_, BATCHES[first]([-1, -2]))  # the plan that stays is the one that must keep the order
     with blocker.transaction():
         blocker.execute("SELECT FROM jobq.job WHERE id = %s FOR UPDATE", (ids[2],))
         future = rivals.start(lambda: run_sync(one_, BATCHES[first](ids[::-1])))
