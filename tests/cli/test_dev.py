@@ -60,7 +60,8 @@ def test_a_session_survives_ctrl_c_and_a_kill(dev: Dev, folder: Path) -> None:
     body = {"kind": "email.welcome", "payload": {"to": "a@b.com"}, "idempotencyKey": "welcome-42"}
     status, job = fetch(f"{base}/api/jobs", body)
     assert status == 202
-    assert fetch(f"{base}/api/jobs", body) == (200, {"id": job["id"], "status": _any(job, base)})
+    status, again = fetch(f"{base}/api/jobs", body)
+    assert (status, again["id"]) == (200, job["id"])
     eventually(lambda: fetch(f"{base}/api/jobs/{job['id']}")[1]["status"] == "DONE")
     first.line("worker.* mail .*to=a@b.com")
     metrics = fetch(f"{base}/metrics")[1]
@@ -116,6 +117,20 @@ def test_a_worker_that_is_killed_by_its_job_comes_back(dev: Dev) -> None:
     counted = fetch(f"{base}/api/jobs", {"kind": "word_count", "payload": {"text": "a b c"}})[1]
     eventually(lambda: fetch(f"{base}/api/jobs/{counted['id']}")[1]["status"] == "DONE")
     assert 'jobq_processed_total{kind="word_count"' in fetch(f"{base}/metrics")[1]
+
+
+def test_postgresql_that_is_killed_comes_back(dev: Dev, folder: Path) -> None:
+    process = dev()
+    base = url(process)
+    _server(folder).kill()
+    process.line("PostgreSQL ended; it is started again")
+    counted = eventually(
+        lambda: (found := fetch(f"{base}/api/jobs", {"kind": "word_count", "payload": {"text": "a"}}))[0] == 202
+        and found[1]
+    )  # fmt: skip
+    eventually(lambda: fetch(f"{base}/api/jobs/{counted['id']}")[1].get("status") == "DONE")
+    process.ctrl_c()
+    assert process.wait() == 0
 
 
 def test_the_demo_session_goes_as_promised(dev: Dev, start: Start) -> None:
@@ -205,7 +220,3 @@ def _refused(process: Process) -> Said:
 
 def _server(folder: Path) -> psutil.Process:
     return psutil.Process(EmbeddedServer(folder / DEFAULT_DATA_DIR).pid)
-
-
-def _any(job: dict[str, object], base: str) -> object:
-    return fetch(f"{base}/api/jobs/{job['id']}")[1]["status"]

@@ -69,7 +69,7 @@ class Child:
         await asyncio.wait({ready, self._keeper}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._keeper.done():
-            self._keeper.result()
+            await self._keeper  # raises
 
     async def stop(self, limit: float) -> None:
         """Ask it to stop and wait for its end; killed after `limit` seconds."""
@@ -80,7 +80,7 @@ class Child:
             if not self._keeper.done():
                 log.error("process does not stop and is killed", process=self.name, pid=self.pid)
                 self.kill()
-                await asyncio.wait({self._keeper})
+            await asyncio.gather(self._keeper, return_exceptions=True)
 
     def kill(self) -> None:
         """End it, and what it started, at once."""

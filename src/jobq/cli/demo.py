@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
+from jobq import config
 from jobq.cli.group import fail
 
 #: Seconds that a job may take to get where it is expected.
@@ -26,13 +27,15 @@ Answer = dict[str, Any]
 def demo(
     *,
     url: Annotated[
-        str, typer.Option(metavar="URL", help="Where the API of jobq dev is.")
-    ] = "http://127.0.0.1:8080",
+        str | None,
+        typer.Option(metavar="URL", help="Where the API of jobq dev is. [JOBQ_HTTP_ADDR]"),
+    ] = None,
 ) -> None:
     """Show a session with a running jobq dev.
 
     Ends with 1 where something does not go as promised.
     """
+    url = url or f"http://{config.load().http_addr}"
     with httpx.Client(base_url=url, timeout=10.0, trust_env=False) as client:
         try:
             _run(Session(url.rstrip("/"), client))

@@ -25,6 +25,11 @@ from jobq.errors import ConfigurationError
 #: Seconds that the address may stay taken by what a killed `jobq dev` left, which is about to notice.
 ADDRESS_WAIT = 3.0
 
+#: Seconds between two looks whether PostgreSQL still runs.
+WATCH = 1.0
+
+log = logs.get("jobq.dev")
+
 
 def dev(
     *,
@@ -74,7 +79,7 @@ class _Dev:
             await supervisor.start(supervisor.children)
             if not supervisor.stopping:
                 self._terminal.open(self._banner(url, time.monotonic() - began))
-                await supervisor.wait()
+                await self._until_stopped(supervisor)
         except ChildFailed as error:
             await supervisor.stop(together=False)
             self._terminal.discard()
@@ -85,12 +90,23 @@ class _Dev:
             await asyncio.to_thread(self._stop_database, supervisor)
         return 0 if supervisor.hurried is None else 128 + supervisor.hurried
 
+    async def _until_stopped(self, supervisor: Supervisor) -> None:
+        """Wait for a signal; start PostgreSQL again where it ends before."""
+        while not supervisor.stopping:
+            try:
+                async with asyncio.timeout(WATCH):
+                    await supervisor.wait()
+            except TimeoutError:
+                if self._server is not None and self._server.pid is None:
+                    log.warning("PostgreSQL ended; it is started again")
+                    await asyncio.to_thread(self._server.start)
+
     def _start_database(self) -> str:
         url = self._settings.database_url
         if url is None:
-            self._server = EmbeddedServer(DEFAULT_DATA_DIR)
-            self._server.start()
-            url = self._server.url()
+            server = EmbeddedServer(DEFAULT_DATA_DIR)
+            server.start()
+            self._server, url = server, server.url()
         migrate.ensure(url, self._settings.schema_, auto=self._settings.auto_migrate)
         return url
 
@@ -110,6 +126,7 @@ class _Dev:
             "JOBQ_APP": self._settings.app or DEMO,
             "JOBQ_HTTP_ADDR": self._settings.http_addr,
             BESIDE_VARIABLE: "http://{}:{}/metrics".format(*probe.getsockname()),
+            "PYTHONUNBUFFERED": "1",  # what handlers print comes when they print it
             **({"FORCE_COLOR": "1"} if self._terminal.colored else {}),
         }
         line = self._terminal.line

@@ -22,49 +22,46 @@ class StopSignals:
     """What a process does when it is asked to stop.
 
     The handlers are Python's own rather than the event loop's: they are called also while a handler
-    keeps the loop busy, so that a second signal ends the process even then.
-
-    Args:
-        budget: seconds the shutdown may take; some seconds later the process ends with 1 whatever
-            still runs. None for no limit.
+    keeps the loop busy, so that a second signal ends the process even then. They may interrupt
+    anything, so they take no lock that the main thread might hold: no logging, no new thread.
     """
 
-    def __init__(self, budget: float | None = None) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._stop: Callable[[], object] | None = None
-        self._asked = False
-        #: What the process ends with where its threads have to be cut off.
+        self._asked = threading.Event()
+        #: Seconds the shutdown may take; `MARGIN` later the process ends whatever still runs.
+        self.budget = 0.0
+        #: What it ends with then.
         self.exit_code = 1
 
     def install(self) -> None:
         """Take over both signals; until `on_stop` the first ends the process with 0, as nothing runs yet."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._received)
+        threading.Thread(target=self._watch, name="jobq-shutdown", daemon=True).start()
 
     def on_stop(self, stop: Callable[[], object]) -> None:
-        """Call `stop` at the first signal; it has to be safe in a signal handler and in any thread."""
+        """Call `stop` at the first signal; it has to be safe in a signal handler."""
         self._stop = stop
-        if self._asked:
+        if self._asked.is_set():
             stop()
 
     def ask(self) -> None:
         """Stop as if by a first signal, from any thread; never counts as the second."""
-        if not self._asked:
+        if not self._asked.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked.is_set():
             exit_now(128 + number)
-        self._asked = True
+        self._asked.set()
         if self._stop is None:
             raise SystemExit(0)
         self._stop()
-        if self._budget is not None:
-            timer = threading.Timer(self._budget + MARGIN, self._overdue)
-            timer.daemon = True
-            timer.start()
 
-    def _overdue(self) -> None:
+    def _watch(self) -> None:
+        self._asked.wait()
+        threading.Event().wait(self.budget + MARGIN)
         log.error("the shutdown hangs beyond its budget; the process ends")
         exit_now(self.exit_code)
 
@@ -74,8 +71,8 @@ def exit_now(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            continue  # its reader is gone
+        except (OSError, ValueError, RuntimeError):
+            continue  # its reader is gone, or we interrupted a write
     os._exit(code)
 
 

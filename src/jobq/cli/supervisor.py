@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from jobq import logs
 from jobq.cli.child import Child
@@ -52,13 +53,16 @@ class Supervisor:
             ChildFailed: one ended before it was ready.
         """
         stop = asyncio.create_task(self._stop.wait())
-        starts = [asyncio.create_task(child.start()) for child in children]
-        waiting: set[asyncio.Task[object]] = {stop, *starts}
-        while not stop.done() and len(waiting) > 1:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done - {stop}:
-                task.result()
-        stop.cancel()
+        starting = asyncio.gather(*(child.start() for child in children))
+        both: set[asyncio.Future[Any]] = {stop, starting}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+        finally:
+            for future in both:
+                future.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def stop(self, *, together: bool) -> None:
         """Stop the children, together or one after the other, and wait for their ends."""
@@ -70,6 +74,7 @@ class Supervisor:
 
     def _received(self, number: signal.Signals) -> None:
         if not self.stopping:
+            log.info("stopping; a second signal ends everything at once", signal=number.name)
             self._stop.set()
         elif self.hurried is None:
             self.hurried = number

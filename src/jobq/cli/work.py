@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 
 def work(
-    settings: Settings, handlers: Mapping[str, Handler], queues: Sequence[QueueSpec] | None
+    settings: Settings,
+    handlers: Mapping[str, Handler],
+    queues: Sequence[QueueSpec] | None,
+    signals: StopSignals,
 ) -> None:
     """Work until a signal, or the end of the supervisor, and end the process.
 
@@ -36,8 +39,7 @@ def work(
         SystemExit: 0 when every outcome was recorded, otherwise 1.
         DatabaseUnavailable, SchemaError: the database cannot be worked with.
     """
-    signals = StopSignals(settings.shutdown_timeout)
-    signals.install()
+    signals.budget = settings.shutdown_timeout
     lifeline = Lifeline.from_environment()
     if lifeline is not None:
         lifeline.watch(signals.ask)

@@ -54,9 +54,12 @@ def worker(
     with 128 + its number.
     """
     from jobq.cli.fleet import supervise_workers
+    from jobq.cli.signals import StopSignals
     from jobq.cli.work import work
     from jobq.engine.pool import parse_queues
 
+    signals = StopSignals()
+    signals.install()
     given = {
         "app": app,
         "queues": ",".join(queue) if queue else None,
@@ -73,4 +76,4 @@ def worker(
     queues = parse_queues((settings.queues or "").replace(",", " ").split())
     if processes > 1:
         raise typer.Exit(supervise_workers(settings, processes))
-    work(settings, jobs.handlers, queues)
+    work(settings, jobs.handlers, queues, signals)
