@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -89,6 +90,9 @@ class Handler:
             payload: dict[str, Any] = self._adapter.dump_python(
                 values, mode="json", by_alias=True, round_trip=True
             )
+            # Where a type is open, pydantic writes NaN as None.
+            if "None" in repr(payload):
+                _demand_finite(self._adapter.dump_python(values))
         except ValidationError as error:
             raise mismatch(self.kind, error) from None
         except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
@@ -278,6 +282,16 @@ def _reason(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
         return "is not expected"
     return message.removeprefix("Value error, ").replace("a valid dictionary", "an object")
+
+
+def _demand_finite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("NaN and infinities are no JSON numbers")
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            _demand_finite(item)
 
 
 def _place(location: tuple[int | str, ...]) -> str:

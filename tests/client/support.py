@@ -211,21 +211,29 @@ class Listener:
     def __init__(self, url: str, schema: str = "jobq") -> None:
         self._conn = psycopg.connect(url, autocommit=True)
         self._conn.execute(f"LISTEN {channel(schema)}".encode())
+        self._heard: list[str] = []
 
-    def next(self, timeout: float = PATIENCE) -> str | None:
-        """The next message; None where none comes."""
-        for notify in self._conn.notifies(timeout=timeout, stop_after=1):
-            return notify.payload
-        return None
+    async def next(self) -> str:
+        """The next message."""
+        if not self._heard:
+            await asyncio.to_thread(self._wait)
+        return self._heard.pop(0)
 
     def heard(self) -> list[str]:
         """The messages that have come so far."""
         self._conn.execute("SELECT 1")
-        return [notify.payload for notify in self._conn.notifies(timeout=0)]
+        heard = self._heard + [notify.payload for notify in self._conn.notifies(timeout=0)]
+        self._heard = []
+        return heard
 
     def close(self) -> None:
         """Close the session."""
         self._conn.close()
+
+    def _wait(self) -> None:
+        messages = self._conn.notifies(timeout=PATIENCE, stop_after=1)
+        self._heard += [notify.payload for notify in messages]
+        assert self._heard, "nobody said anything"
 
 
 async def both(*work: Awaitable[T]) -> list[T | BaseException]:

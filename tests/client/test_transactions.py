@@ -62,7 +62,7 @@ async def test_the_commit_shows_the_job_and_wakes_the_workers_in_one(
     await session.commit()
 
     assert database.jobs() == count
-    assert isinstance(parse(listener.next() or ""), LanesReady)
+    assert isinstance(parse(await listener.next()), LanesReady)
     assert listener.heard() == []
     await session.close()
 
@@ -73,7 +73,7 @@ async def test_a_delayed_job_tells_when_it_is_due(
     session = await colour.connect(database.url)
     job = await colour.enqueue("k", delay=3600, connection=session.raw)
     await session.commit()
-    message = parse(listener.next() or "")
+    message = parse(await listener.next())
     assert isinstance(message, DueAt)
     assert message.at == (await colour.get(job.id)).run_at
     await session.close()

@@ -109,8 +109,11 @@ class SyncAnnouncer:
             if self._thread is not None or not self._wakeups:
                 return
             thread = threading.Thread(target=self._run, name="jobq announcer")
-            with self._trouble:  # a program that is ending starts no thread any more
+            try:
                 thread.start()
+            except RuntimeError:
+                log.debug("wake-ups are not sent: the program is ending")
+            else:
                 self._thread = thread
 
     def flush(self) -> None:
@@ -143,7 +146,7 @@ class _Trouble:
         if error is None:
             self._told = False
             return False
-        if not isinstance(error, psycopg.Error | OSError | DatabaseUnavailable | RuntimeError):
+        if not isinstance(error, psycopg.Error | OSError | DatabaseUnavailable):
             return False
         log.log(
             logging.DEBUG if self._told else logging.WARNING,
