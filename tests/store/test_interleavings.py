@@ -204,14 +204,14 @@ def test_dismissals_in_opposite_orders_do_not_deadlock(rivals: Rivals) -> None:
         blocker.execute("SELECT FROM jobq.job_archive WHERE id = %s FOR UPDATE", (ids[2],))
         future = rivals.start(lambda: run_sync(one_, BATCHES["cancel"](ids[::-1])))
         assert rivals.waits(one_, future)
+        assert _free(rivals, ids, "job_archive") == ids[3:]
         other = rivals.start(lambda: run_sync(two, BATCHES["cancel"](ids)))
         assert rivals.waits(two, other)
     assert len(future.result()) == 5
     assert other.result() == {}
 
 
-def _free(rivals: Rivals, ids: list[int]) -> list[int]:
-    rows = rivals.observer.execute(
-        "SELECT id FROM jobq.job WHERE id = ANY (%s) ORDER BY id FOR UPDATE SKIP LOCKED", (ids,)
-    )
+def _free(rivals: Rivals, ids: list[int], table: str = "job") -> list[int]:
+    query = sql.SQL("SELECT id FROM {} WHERE id = ANY (%s) ORDER BY id FOR UPDATE SKIP LOCKED")
+    rows = rivals.observer.execute(query.format(sql.Identifier("jobq", table)), (ids,))
     return [id_ for (id_,) in rows]
