@@ -9,9 +9,11 @@ from typing import Any
 
 import httpx
 from starlette.types import ASGIApp, Message
+from tests.store.support import one
 
 from jobq import config
 from jobq.api import create_app
+from jobq.db import Conn
 from jobq.handlers import Registry
 
 JSON = {"Content-Type": "application/json"}
@@ -58,6 +60,11 @@ async def enqueue(http: httpx.AsyncClient, **body: Any) -> int:
     response = await http.post("/api/jobs", json={"kind": "test", **body})
     assert response.status_code == 202, response.text
     return int(response.json()["id"])
+
+
+def count(conn: Conn) -> int:
+    """Jobs in the database, live and finished."""
+    return int(one(conn, "SELECT count(*) FROM jobq.jobs")[0])
 
 
 def check_error(response: httpx.Response, status: int, code: str, *fields: str) -> Answer:

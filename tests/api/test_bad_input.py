@@ -8,16 +8,12 @@ from typing import Any
 import httpx
 import pytest
 from psycopg import sql
-from tests.api.support import JSON, check_error, enqueue, serving
+from tests.api.support import JSON, check_error, count, enqueue, serving
 from tests.store.support import job, one
 
 from jobq.db import Conn
 
 NUL = r"\u0000"
-
-
-def count(conn: Conn) -> int:
-    return int(one(conn, "SELECT count(*) FROM jobq.jobs")[0])
 
 
 async def refuse(
