@@ -36,9 +36,9 @@ demo: install ## a session with a running `make dev`
 test: install ## the whole test suite (TESTS=, PYTEST_ARGS=, PGBIN=)
 	@JOBQ_TEST_PGBIN='$(PGBIN)' $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --cov=jobq $(PYTEST_ARGS) $(TESTS)
 
-test-pg15: install ## the same against PostgreSQL 15, where a server of it is installed
+test-pg15: install ## the same against PostgreSQL 15 where it is installed, with ids above 2^31
 	@if test -x '$(PG15BIN)/postgres'; then \
-		JOBQ_TEST_PGBIN='$(PG15BIN)' $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) $(PYTEST_ARGS) $(TESTS); \
+		JOBQ_TEST_PGBIN='$(PG15BIN)' JOBQ_TEST_FIRST_ID=3000000000 $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) $(PYTEST_ARGS) $(TESTS); \
 	else \
 		echo 'test-pg15: SKIPPED, no PostgreSQL 15 server in $(PG15BIN) (PG15BIN= names another folder)'; \
 	fi

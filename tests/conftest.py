@@ -27,6 +27,7 @@ from jobq.migrate import migrate
 
 # Tells xdist's workers where the server of this run is.
 SERVER_VARIABLE = "JOBQ_TEST_SERVER"
+FIRST_ID_VARIABLE = "JOBQ_TEST_FIRST_ID"
 RUN_PREFIX = "jobq-tests-"
 TEMPLATE = "jobq_template"
 SETTINGS = {
@@ -138,6 +139,15 @@ def own_server(server: EmbeddedServer) -> Iterator[EmbeddedServer]:
     own.remove()
 
 
+def _move_ids(url: str) -> None:
+    """Start ids at JOBQ_TEST_FIRST_ID, where that is set: every operation must take ids above 2^31."""
+    if first := os.environ.get(FIRST_ID_VARIABLE):
+        with psycopg.connect(url, autocommit=True) as conn:
+            conn.execute(
+                sql.SQL("ALTER SEQUENCE jobq.job_id_seq RESTART WITH {}").format(int(first))
+            )
+
+
 @pytest.fixture(scope="session")
 def template(server: EmbeddedServer) -> str:
     """The name of the database that holds jobq's schema and nothing else, made once per run."""
@@ -151,6 +161,7 @@ def template(server: EmbeddedServer) -> str:
             admin.execute("DROP DATABASE IF EXISTS unfinished WITH (FORCE)")
             admin.execute("CREATE DATABASE unfinished TEMPLATE template0")
             migrate(server.url("unfinished"), schema="jobq")
+            _move_ids(server.url("unfinished"))
             # A connection to it would make the copying fail.
             admin.execute("ALTER DATABASE unfinished ALLOW_CONNECTIONS false")
             admin.execute(

@@ -69,9 +69,11 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
     conn: AsyncConn = await psycopg.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
-    await conn.execute(
-        _CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())}
-    )
+    try:
+        await conn.execute(_CONFIGURE, _configuration(settings))
+    except BaseException:
+        await conn.close()
+        raise
     return conn
 
 
@@ -80,9 +82,11 @@ def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
     conn: Conn = psycopg.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
-    conn.execute(
-        _CONFIGURE, {"names": list(_all(settings)), "values": list(_all(settings).values())}
-    )
+    try:
+        conn.execute(_CONFIGURE, _configuration(settings))
+    except BaseException:
+        conn.close()
+        raise
     return conn
 
 
@@ -238,8 +242,10 @@ def unavailable(error: BaseException) -> DatabaseUnavailable:
     return DatabaseUnavailable("PostgreSQL cannot be reached at the moment")
 
 
-def _all(settings: dict[str, str]) -> dict[str, str]:
-    return {**ENGINE_SETTINGS, **settings}
+def _configuration(settings: dict[str, str]) -> dict[str, list[str]]:
+    wanted = {**ENGINE_SETTINGS, **settings}
+    return {"names": list(wanted), "values": list(wanted.values())}
+
 
 
 def _parameters(url: str, name: str) -> dict[str, Any]:

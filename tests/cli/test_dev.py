@@ -181,7 +181,6 @@ def test_another_jobq_dev_in_the_same_folder_is_a_sentence(dev: Dev) -> None:
     assert f"is in use by process {first.pid}" in _refused(dev()).out
 
 
-@pytest.mark.case("B105")
 def test_data_of_another_major_version_is_a_sentence(dev: Dev, folder: Path) -> None:
     cluster = folder / DEFAULT_DATA_DIR / "cluster"
     cluster.mkdir(parents=True)
