@@ -251,8 +251,8 @@ def monotonic_uptime(reaper: Reaper) -> None:
     """Make the reaper believe the server is up for long, so that only the rule under test can hold it."""
     check = reaper.upkeep.reap_check
 
-    def patched() -> Any:
-        call = check()
+    def patched(floor: Any) -> Any:
+        call = check(floor)
 
         def read(rows: Any) -> Any:
             found = call.read(rows)

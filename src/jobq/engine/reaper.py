@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import psycopg
 
@@ -47,33 +48,34 @@ class Reaper:
 
     async def step(self) -> float:
         """One pass; returns seconds until the next."""
-        check = await self.session.run(self.upkeep.reap_check())
+        floor = self._floor.start()
+        check = await self.session.run(self.upkeep.reap_check(floor))
+        # Where no lease has ended, none up to now is left to be found again (a float rounds: 1 ms).
+        handled = None if check.expired else datetime.fromtimestamp(check.now - 0.001, UTC)
+        self._floor.done(handled)
         wait = self._must_wait(check.now, check.uptime)
         if wait > 0:
             return min(wait, self.interval)
         if not check.expired:
             return self.interval
         try:
-            found = await self._reclaim(None)
+            found = await self._reclaim(floor, None)
         except psycopg.Error as error:
             if is_unavailable(error):
                 raise
-            found = await self._one_by_one()
+            found = await self._one_by_one(floor)
         self.reclaimed(found)
         return 0.0 if len(found) == BATCH else self.interval
 
-    async def _reclaim(self, only: list[int] | None) -> list[Reclaimed]:
-        call = self.upkeep.reclaim(self._floor.start(), BATCH, self.keep_payload, only)
-        found = await self.session.run(call)
-        self._floor.done(None)
-        return found
+    async def _reclaim(self, floor: datetime, only: list[int] | None) -> list[Reclaimed]:
+        return await self.session.run(self.upkeep.reclaim(floor, BATCH, self.keep_payload, only))
 
-    async def _one_by_one(self) -> list[Reclaimed]:
+    async def _one_by_one(self, floor: datetime) -> list[Reclaimed]:
         """One row cannot be changed: reclaim the others, and name it."""
         found: list[Reclaimed] = []
-        for id_ in await self.session.run(self.upkeep.expired(self._floor.start(), BATCH)):
+        for id_ in await self.session.run(self.upkeep.expired(floor, BATCH)):
             try:
-                found += await self._reclaim([id_])
+                found += await self._reclaim(floor, [id_])
             except psycopg.Error as error:
                 if is_unavailable(error):
                     raise

@@ -60,9 +60,14 @@ class UpkeepStore:
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
 
-    def reap_check(self) -> Call[ReapCheck]:
-        """What the reaper must know before it judges leases."""
-        return Call("reap_check", self._sql["reap_check"], {}, lambda rows: ReapCheck(*rows[0]))
+    def reap_check(self, floor: datetime) -> Call[ReapCheck]:
+        """What the reaper must know before it judges leases; those up to `floor` are taken as handled."""
+        return Call(
+            "reap_check",
+            self._sql["reap_check"],
+            {"floor": floor},
+            lambda rows: ReapCheck(*rows[0]),
+        )
 
     def reclaim(
         self, floor: datetime, most: int, keep_payload: int, only: Sequence[int] | None = None
