@@ -78,9 +78,9 @@ def resolving(*addresses: str) -> Callable[[str, int], Awaitable[Sequence[str]]]
 )  # fmt: skip
 async def test_an_address_that_is_not_public_is_refused(address: str) -> None:
     assert not is_public(ip_address(address))
-    with pytest.raises(PermanentError, match="no public address"):
+    with pytest.raises(PermanentError, match="is no public address"):
         await post("http://example.com/", {}, allowed=NOBODY, resolve=resolving(address))
-    with pytest.raises(PermanentError, match="no public address"):  # one bad one is enough
+    with pytest.raises(PermanentError, match="is no public address"):  # one bad one is enough
         await post("http://example.com/", {}, allowed=NOBODY, resolve=resolving("8.8.8.8", address))
 
 
@@ -111,7 +111,9 @@ async def test_a_host_that_means_this_machine_is_refused_however_it_is_written(u
     with pytest.raises((PermanentError, WebhookFailed)) as caught:
         await post(url, {}, allowed=NOBODY)
     # Where the parser or this system's resolver does not take such a number, nothing is reached either.
-    assert re.search("no public address|cannot be resolved|the url is refused", str(caught.value))
+    assert re.search(
+        "is no public address|cannot be resolved|the url is refused", str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ async def test_what_is_named_is_reached_under_the_name_that_was_asked_for(named:
 @pytest.mark.parametrize("named", ["127.0.0.1:1", "127.0.0.2", "shop.example:1", "example"])
 async def test_what_is_named_otherwise_is_not_reached(named: str) -> None:
     async with receiving() as receiver:
-        with pytest.raises(PermanentError, match="no public address"):
+        with pytest.raises(PermanentError, match="is no public address"):
             await post(
                 f"http://shop.example:{receiver.port}/", {}, allowed=Allowed.parse(named),
                 resolve=resolving("127.0.0.1"),

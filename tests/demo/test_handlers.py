@@ -82,7 +82,7 @@ def test_they_do_in_a_worker_what_they_say(start: Start, database_url: str, tmp_
         eventually(lambda: stands(report.id, JobStatus.DONE))
         assert q.get(report.id).result == {"month": "2026-11", "pages": 1}
         eventually(lambda: stands(refused.id, JobStatus.FAILED))
-        assert "no public address" in (q.get(refused.id).last_error or "")
+        assert "is no public address" in (q.get(refused.id).last_error or "")
         eventually(lambda: stands(unreachable.id, JobStatus.DEAD))
         eventually(lambda: stands(bad.id, JobStatus.FAILED))
         eventually(lambda: stands(asleep.id, JobStatus.RUNNING))

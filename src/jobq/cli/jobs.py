@@ -10,13 +10,14 @@ import typer
 from jobq.cli.database import Database, connected
 from jobq.cli.filters import Filters, Kind, Queue, Status, Tag, Tenant
 from jobq.cli.show import Json, ago, cell, console, print_json, print_table, utc
+from jobq.config import format_duration
 from jobq.errors import JobNotFound
 from jobq.store.jobs import Record
 
 #: The largest id: PostgreSQL's bigint.
 MAX_ID = 2**63 - 1
-#: Characters of an error in a list; `jobq jobs show` has all of it.
-ERROR_SHOWN = 120
+#: Characters of an error in a list: shown where at least so many fit, and at most so many.
+LEAST_ERROR, MOST_ERROR = 16, 200
 
 
 def parse_id(text: str) -> int:
@@ -96,16 +97,19 @@ def find(database: Database, number: int) -> Record:
 def print_jobs(jobs: list[Record]) -> None:
     """Print jobs as a table; queue and tenant only where they are not all `default`."""
     optional = [name for name in ("queue", "tenant") if any(job[name] != "default" for job in jobs)]
-    with_errors = any(job["last_error"] for job in jobs)
     headers = ["ID#", "STATUS", "KIND", *(name.upper() for name in optional), "TRIES", "WHEN"]
-    rows = [
-        [
-            job["id"], job["status"], job["kind"], *(job[name] for name in optional), tries(job), moment(job),
-            *([_first_line(job["last_error"])] if with_errors else []),
-        ]
+    rows: list[list[object]] = [
+        [job["id"], job["status"], job["kind"], *(job[name] for name in optional), tries(job), moment(job)]
         for job in jobs
     ]  # fmt: skip
-    print_table([*headers, *(["LAST ERROR"] if with_errors else [])], rows, keep=2)
+    columns = zip(headers, *rows, strict=True)
+    widths = [max(len(str(value)) for value in column) for column in columns]
+    room = console().width - sum(widths) - 2 * len(widths)
+    if any(job["last_error"] for job in jobs) and room >= LEAST_ERROR:
+        headers.append("LAST ERROR")
+        for row, job in zip(rows, jobs, strict=True):
+            row.append(_cut((job["last_error"] or "").partition("\n")[0], min(room, MOST_ERROR)))
+    print_table(headers, rows, keep=2)
 
 
 def tries(job: Record) -> str:
@@ -123,21 +127,18 @@ def moment(job: Record) -> str:
     return ago(job["finished_at"])
 
 
-def _first_line(error: str | None) -> str:
-    line = (error or "").partition("\n")[0]
-    return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _print_job(job: Record, view: dict[str, Any]) -> None:
     out = console()
-    for label, value in _facts(job, view):
+    json = [(label, job[label]) for label in ("payload", "result", "progress")]
+    for label, value in [*_facts(job, view), *json]:
         if value not in (None, "", []):
             line = cell(f"{label:<12}")
             line.stylize("bold")
             out.print(line.append_text(cell(value)))
-    for label in ("payload", "result", "progress"):
-        if job[label] is not None:
-            out.print(cell(f"{label:<12}").append_text(cell(job[label])))
     for entry in view["errors"]:
         out.print()
         out.print(
@@ -167,7 +168,7 @@ def _facts(job: Record, view: dict[str, Any]) -> list[tuple[str, Any]]:
         ("tenant", job["tenant"]),
         ("priority", job["priority"]),
         ("tries", tries(job)),
-        ("timeout", job["timeout"] and f"{job['timeout']:g}s"),
+        ("timeout", job["timeout"] and format_duration(job["timeout"])),
         *times,
         ("worker", job["worker"]),
         ("tags", ", ".join(view["tags"])),

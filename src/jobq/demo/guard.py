@@ -151,8 +151,9 @@ async def _judged(target: httpx.URL, allowed: Allowed, resolve: Resolve) -> list
     for address in addresses:
         named = allowed.has(host, port) or allowed.has(str(address), port)
         if not named and not is_public(address):
+            what = host if host == str(address) else f"{host}, which is {address},"
             raise PermanentError(
-                f"the url is refused: {host} is {address}, no public address (JOBQ_WEBHOOK_ALLOW may name it)"
+                f"the url is refused: {what} is no public address (JOBQ_WEBHOOK_ALLOW may name it)"
             )
     return addresses
 
