@@ -86,19 +86,18 @@ def test_the_owner_s_function_is_deaf_to_the_caller_s_search_path(
     database_url: str, role: str
 ) -> None:
     migrate.grant(database_url, role)
+    with client(database_url) as admin:
+        admin.execute(sql.SQL("CREATE SCHEMA trap AUTHORIZATION {}").format(sql.Identifier(role)))
     with client(_as(database_url, role)) as conn:
         conn.execute(
-            "CREATE FUNCTION pg_temp.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql RETURN 'SELECT 1/0'"
+            "CREATE FUNCTION trap.to_char(date, text) RETURNS text LANGUAGE sql RETURN '_trapped'"
         )
-        conn.execute(
-            "CREATE FUNCTION pg_temp.to_char(date, text) RETURNS text LANGUAGE sql RETURN 'x'"
-        )
-        conn.execute("SET search_path = pg_temp, pg_catalog")
-        assert conn.execute("SELECT jobq.make_partition('done', '2100-01-01')").fetchone() == (
-            True,
-        )
-        owner = "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relname = 'job_archive_done_21000101'"
-        assert conn.execute(owner.encode()).fetchone() != (role,)
+        conn.execute("SET search_path = trap, pg_catalog")
+        assert conn.execute("SELECT to_char(current_date, 'YYYY')").fetchone() == ("_trapped",)
+        made = conn.execute("SELECT jobq.make_partition('done', '2100-01-01')").fetchone()
+        assert made == (True,)
+        found = conn.execute("SELECT to_regclass('jobq.job_archive_done_21000101') IS NOT NULL")
+        assert found.fetchone() == (True,)
 
 
 @pytest.mark.parametrize(

@@ -244,19 +244,16 @@ def test_two_hundred_rounds_of_batches_in_opposite_orders(database_url: str, con
 
 def test_all_idempotency_keys_are_taken_before_any_unique_key(rivals: Rivals) -> None:
     """Else batches that name one of each in opposite orders deadlock."""
-    first, second, blocker = rivals.session(), rivals.session(), rivals.session(lock_timeout="5s")
+    first, second, blocker = rivals.session(), rivals.session(), rivals.session()
+    unique = [NewJob("test", unique_key=f"u{n}") for n in range(20)]
     with blocker.transaction(force_rollback=True):
         _many(blocker, NewJob("test", idempotency_key="r"))
-        future = rivals.start(
-            lambda: _many(
-                first, NewJob("test", unique_key="u"), NewJob("test", idempotency_key="r")
-            )
-        )
+        future = rivals.start(lambda: _many(first, *unique, NewJob("test", idempotency_key="r")))
         assert rivals.waits(first, future)
-        other = rivals.start(lambda: _many(second, NewJob("test", unique_key="u")))
+        other = rivals.start(lambda: _many(second, *unique))
         assert not rivals.waits(second, other)
-    assert _created(other.result()) == [True]
-    assert _created(future.result()) == [False, True]
+    assert _created(other.result()) == [True] * 20
+    assert _created(future.result()) == [False] * 20 + [True]
 
 
 def test_a_finishing_statement_frees_the_key_for_the_request_that_waits_for_it(
