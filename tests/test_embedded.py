@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -14,7 +16,7 @@ import pytest
 from psycopg.rows import scalar_row
 
 from jobq.embedded import EmbeddedError, EmbeddedServer
-from jobq.embedded.account import choose_account
+from jobq.embedded.account import choose_account, environment
 from jobq.embedded.location import MAX_SOCKET_PATH, SOCKET, Location
 
 UNSAFE_BUT_FAST = {"fsync": "off"}
@@ -44,7 +46,7 @@ def stopped(data_dir: Path) -> EmbeddedServer:
 def run_holder(data_dir: Path, *, then: str) -> subprocess.Popen[str]:
     """Start a process that starts the server, does `then`, and says so on its output."""
     program = f"""
-        import os, sys, time
+        import os, signal, sys
         from pathlib import Path
         from jobq.embedded import EmbeddedServer
         server = EmbeddedServer(Path(sys.argv[1]), settings={UNSAFE_BUT_FAST})
@@ -66,7 +68,10 @@ def run_holder(data_dir: Path, *, then: str) -> subprocess.Popen[str]:
 
 def end(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.communicate()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
 
 
 def test_a_started_server_answers_and_a_stopped_one_does_not(data_dir: Path) -> None:
@@ -117,6 +122,7 @@ def test_the_environment_of_a_postgresql_client_does_no_harm(
 ) -> None:
     for name, value in {"PGPORT": "1", "PGDATA": "/none", "PGHOST": "none", "LANG": "xx"}.items():
         monkeypatch.setenv(name, value)
+        assert environment().get(name) is None
     with EmbeddedServer(data_dir, settings=UNSAFE_BUT_FAST) as server:
         assert ask(server, "SELECT 1") == 1
 
@@ -204,11 +210,18 @@ def test_a_server_whose_starter_was_killed_is_adopted(data_dir: Path) -> None:
     assert server.pid is None
 
 
-def test_a_forked_child_of_the_killed_starter_does_not_keep_the_directory(data_dir: Path) -> None:
-    holder = run_holder(data_dir, then="os.fork() or (sys.stdin.read(), os._exit(0))")
-    end(holder)
-    with EmbeddedServer(data_dir) as server:
-        assert ask(server, "SELECT 1") == 1
+def test_a_forked_child_of_the_killed_starter_does_not_keep_the_directory(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    then = f"child = os.fork() or signal.pause(); open({str(tmp_path / 'child')!r}, 'w').write(str(child))"
+    end(run_holder(data_dir, then=then))
+    child = int((tmp_path / "child").read_text())
+    os.kill(child, 0)
+    try:
+        with EmbeddedServer(data_dir) as server:
+            assert ask(server, "SELECT 1") == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_directory_in_use_is_refused_but_its_address_is_told(data_dir: Path) -> None:
@@ -234,17 +247,64 @@ def test_an_old_server_that_does_not_answer_is_named(
         own_server.start()
 
 
+def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make it a system that has only `ps`, such as macOS."""
+    if shutil.which("ps") is None:
+        pytest.skip("ps is missing")
+    monkeypatch.setattr("jobq.embedded.cluster._PROC", Path("/no/proc"))
+
+
+@pytest.mark.parametrize("prepare", [lambda _: None, without_proc], ids=["proc", "ps"])
+def test_a_running_server_is_recognised_in_any_folder(
+    server_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    prepare(monkeypatch)
+    server = EmbeddedServer(server_folder / "a -D b" / "c", settings=UNSAFE_BUT_FAST)
+    with server:
+        assert server.pid is not None
+        server.kill()
+        server.start()
+        running = server.pid
+        server.start()
+        assert server.pid == running is not None
+
+
+def put_into_pid_files(server: EmbeddedServer, pid: int) -> None:
+    """Let what a killed server left name another process, as if its id had come round."""
+    location = Location.read(server.data_dir)
+    assert location.socket_dir is not None
+    for path in (location.cluster / "postmaster.pid", location.socket_dir / f"{SOCKET}.lock"):
+        _, rest = path.read_text().split("\n", 1)
+        path.write_text(f"{pid}\n{rest}")
+
+
+def test_another_server_with_the_old_ones_id_is_not_taken_for_it(
+    stopped: EmbeddedServer, own_server: EmbeddedServer
+) -> None:
+    stopped.start()
+    stopped.kill()
+    assert own_server.pid is not None
+    put_into_pid_files(stopped, own_server.pid)
+    with stopped:
+        assert stopped.pid != own_server.pid
+        assert ask(stopped, "SHOW data_directory") != ask(own_server, "SHOW data_directory")
+
+
+@pytest.mark.parametrize("prepare", [lambda _: None, without_proc], ids=["proc", "ps"])
 def test_another_process_with_the_old_servers_id_is_not_taken_for_it(
     stopped: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
+    prepare(monkeypatch)
     account = choose_account(Location.read(stopped.data_dir).cluster)
     other = subprocess.Popen(["sleep", "600"], **(account.popen if account else {}))
     try:
         stopped.start()
         stopped.kill()
-        pid_file = Location.read(stopped.data_dir).cluster / "postmaster.pid"
-        lines = pid_file.read_text().split("\n")
-        pid_file.write_text("\n".join([str(other.pid), *lines[1:]]))
+        put_into_pid_files(stopped, other.pid)
         assert stopped.pid is None
         stopped.start()
         assert ask(stopped, "SELECT 1") == 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from jobq.embedded.account import EmbeddedError
+
+_PROC = Path("/proc")  # on Linux; elsewhere there is `ps`
 
 
 class PidFile(NamedTuple):
@@ -99,9 +102,9 @@ def forget_reused_pid(cluster: Path) -> None:
 
 def _directory_of_server(pid: int) -> str | None:
     """Return the -D argument of a process that is a PostgreSQL server; None if it is none."""
-    if Path("/proc/self/cmdline").exists():
+    if _PROC.exists():
         try:
-            arguments = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+            arguments = os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes()).split("\0")
         except OSError:
             return None
         if Path(arguments[0]).name != "postgres":
@@ -115,6 +118,8 @@ def _directory_of_server(pid: int) -> str | None:
         errors="surrogateescape",
         check=False,
     )
-    # Spaces don't tell arguments from parts of a path; but our -D comes last.
-    program, option, directory = found.stdout.strip().rpartition(" -D ")
-    return directory if option and program.split(" -")[0].endswith("/postgres") else None
+    # A space here may be part of a path. Our command has an option after the program, -D at its end.
+    command = found.stdout.strip()
+    if not re.match(r".*?/postgres -", command):
+        return None
+    return command.rpartition(" -D ")[2]
