@@ -61,7 +61,7 @@ bench-peers: install ## the same loads on other queues
 	@$(BIN)/jobq bench --peers $(if $(ONLY),--only $(ONLY))
 
 docs: install ## check the pages: their links, examples and names
-	@if test -d tests/docs; then $(BIN)/python -m pytest $(PYTEST_ARGS) tests/docs; else ls docs/*.md docs/*/*.md; fi
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) tests/docs
 
 lock: install ## resolve requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
