@@ -38,6 +38,19 @@ def stubborn(seconds: float) -> None:
     print("stubborn begins", flush=True)
     time.sleep(seconds)
 
+@app.job("deaf")
+async def deaf(seconds: float) -> None:
+    print("deaf begins", flush=True)
+    while True:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            continue
+
+@app.job("die")
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
 @app.job("stray")
 async def stray(interrupt: bool = False) -> None:
     async def leave() -> None:
@@ -106,10 +119,13 @@ def test_a_second_signal_ends_it_at_once_even_where_a_handler_blocks_the_loop(
 
 
 @pytest.mark.case("B47")
-def test_a_thread_that_lives_on_cannot_hold_the_process(begin: Start, q: JobQ) -> None:
+@pytest.mark.parametrize("kind", ["stubborn", "deaf"])
+def test_a_handler_that_does_not_stop_cannot_hold_the_process(
+    begin: Start, q: JobQ, kind: str
+) -> None:
     worker = begin(JOBQ_SHUTDOWN_TIMEOUT="500ms")
-    job = q.enqueue("stubborn", {"seconds": 600})
-    worker.line("stubborn begins")
+    job = q.enqueue(kind, {"seconds": 600})
+    worker.line(f"{kind} begins")
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert q.get(job.id).status is JobStatus.QUEUED
@@ -183,6 +199,20 @@ def test_processes_are_restarted_when_they_die(begin: Start, q: JobQ) -> None:
     supervisor.ctrl_c()
     assert supervisor.wait() == 0
     assert q.get(job.id).status is JobStatus.DONE
+
+
+@pytest.mark.case("B29")
+def test_a_job_that_kills_its_process_ends_dead_and_the_others_get_done(
+    begin: Start, q: JobQ
+) -> None:
+    supervisor = begin("--processes", "2", JOBQ_LEASE_DURATION="1s", JOBQ_REAP_INTERVAL="200ms")
+    crash = q.enqueue("die", max_attempts=2)
+    supervisor.line("was killed by SIGKILL", 2)
+    naps = [q.enqueue("nap").id for _ in range(20)]
+    eventually(lambda: q.get(crash.id).status is JobStatus.DEAD)
+    assert "lease" in (q.get(crash.id).last_error or "")
+    assert q.get(crash.id).attempts == 2
+    eventually(lambda: all(q.get(nap).status is JobStatus.DONE for nap in naps))
 
 
 def test_every_process_answers_probes_on_a_port_of_its_own(begin: Start) -> None:
