@@ -48,7 +48,7 @@ def use(metrics: Metrics) -> None:
     metrics.claimed(0.01)
     metrics.slots(1, 2, 0)
     metrics.recovered(2)
-    metrics.claim_loop_ok()
+    metrics.claim_loop_ok(0.0)
     metrics.running_oldest(5)
     metrics.database_error()
     metrics.abandoned_handlers(1)

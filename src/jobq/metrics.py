@@ -208,9 +208,9 @@ class Metrics:
         """Count `n` jobs taken back from runs whose lease had ended."""
         self._recovered.inc(n)
 
-    def claim_loop_ok(self) -> None:
-        """Say that the claim loop got an answer now."""
-        self._claim_loop.set(time.time())
+    def claim_loop_ok(self, seconds_ago: float) -> None:
+        """Say when the claim loop last did what it should."""
+        self._claim_loop.set(time.time() - seconds_ago)
 
     def running_oldest(self, seconds: float) -> None:
         """Say how long this worker's oldest run has been running; 0 where nothing runs."""

@@ -50,9 +50,15 @@ async def test_nothing_of_a_run_stays_behind(database_url: str, jobs: Jobs) -> N
         ids = [
             id_
             for how in ("fail", "timeout", "good")
-            for id_ in jobs.put_many(30, "run", {"how": how}, max_attempts=1, timeout=0.05 if how == "timeout" else 60)
+            for id_ in jobs.put_many(
+                30, "run", {"how": how}, max_attempts=1, timeout=0.05 if how == "timeout" else 60
+            )
         ]
-        ids += [id_ for how in ("fail", "good") for id_ in jobs.put_many(30, "thread", {"how": how}, max_attempts=1)]
+        ids += [
+            id_
+            for how in ("fail", "good")
+            for id_ in jobs.put_many(30, "thread", {"how": how}, max_attempts=1)
+        ]
         stopped = jobs.put_many(8, "run", {"how": "cancel"})
         await until(lambda: jobs.statuses(stopped) == {"RUNNING": 8})
         cancel(jobs, stopped)
@@ -97,10 +103,14 @@ async def test_a_worker_whose_clock_is_ten_minutes_off_keeps_the_databases_time(
 
 
 @pytest.mark.case("B27", "B107")
-async def test_handlers_that_take_every_connection_of_theirs_cost_no_lease(database_url: str, jobs: Jobs) -> None:
+async def test_handlers_that_take_every_connection_of_theirs_cost_no_lease(
+    database_url: str, jobs: Jobs
+) -> None:
     """The worker's four connections are its own: handlers that hold a pool for three leases delay nobody else."""
     starts: list[int] = []
-    async with AsyncConnectionPool(database_url, min_size=0, max_size=2, open=False, timeout=30) as pool:
+    async with AsyncConnectionPool(
+        database_url, min_size=0, max_size=2, open=False, timeout=30
+    ) as pool:
 
         async def hold(ctx: Context) -> None:
             starts.append(ctx.job.id)
@@ -172,7 +182,9 @@ async def test_a_dead_job_that_is_retried_by_hand_has_fresh_attempts_and_its_old
         job = await jobs.reach(id_, "DONE")
     assert (job["attempts"], job["result"]) == (2, "mended")
     assert [entry["attempt"] for entry in job["history"]] == [1, 2, 3, 1]
-    assert [entry["error"].split("\n")[0] for entry in job["history"]] == [f"ValueError: run {n}" for n in (1, 2, 3, 4)]
+    assert [entry["error"].split("\n")[0] for entry in job["history"]] == [
+        f"ValueError: run {n}" for n in (1, 2, 3, 4)
+    ]
 
 
 @pytest.mark.case("B99")
@@ -198,7 +210,9 @@ async def test_cancelling_at_random_moments_leaves_one_outcome_that_never_change
             await asyncio.sleep(0)
         await jobs.finished(ids)
         await until(lambda: worker.running == 0)
-    outcomes = jobs.conn.execute("SELECT id, count(*) AS n, min(what) AS what FROM public.audit GROUP BY id").fetchall()
+    outcomes = jobs.conn.execute(
+        "SELECT id, count(*) AS n, min(what) AS what FROM public.audit GROUP BY id"
+    ).fetchall()
     assert len(outcomes) == 300
     assert {row["n"] for row in outcomes} == {1}
     assert {row["what"] for row in outcomes} <= {"INSERT DONE", "INSERT CANCELLED"}

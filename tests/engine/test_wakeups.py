@@ -11,6 +11,7 @@ import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
 from jobq.engine.pool import QueueSpec
+from jobq.engine.worker import Worker
 from jobq.sql import Statements
 
 #: A poll interval that no test waits for: what starts sooner was woken.
@@ -300,3 +301,30 @@ async def test_what_travels_as_a_hint_holds_no_names_of_tenants(
         )
         (notify,) = list(conn.notifies(timeout=10, stop_after=1))
     assert "secret" not in notify.payload
+
+
+async def test_the_gauges_of_a_worker_tell_busy_free_and_express_slots(
+    database_url: str, jobs: Jobs
+) -> None:
+    leave = asyncio.Event()
+
+    async def work() -> None:
+        await leave.wait()
+
+    async with working(database_url, handlers(work=work), concurrency=2, express_slots=1) as worker:
+        assert gauges(worker) == {"busy": 0, "free": 2, "express": 0}
+        jobs.put_many(3, "work", tenant="flood")
+        await until(lambda: worker.running == 2)
+        assert gauges(worker) == {"busy": 2, "free": 0, "express": 0}
+        jobs.put("work", tenant="quiet")
+        await until(lambda: worker.running == 3)
+        assert gauges(worker) == {"busy": 2, "free": 0, "express": 1}
+        assert jobs.statuses() == {"RUNNING": 3, "QUEUED": 1}, "the flood got no express slot"
+        leave.set()
+
+
+def gauges(worker: Worker) -> dict[str, float]:
+    """The slots of a worker by state, as its metrics show them."""
+    worker.update_metrics()
+    (family,) = [f for f in worker.metrics.registry.collect() if f.name == "jobq_worker_slots"]
+    return {sample.labels["state"]: sample.value for sample in family.samples}

@@ -111,7 +111,9 @@ class Dispatcher:
             self.discovery.poll()
             self._poll_at = now + self._poll
             self._poll = min(self._poll * 2, self.poll_interval)
-        if not self.may_claim() or not any(pool.free_express for pool in self.pools):
+        if not self.may_claim():
+            return FIRST_POLL
+        if not any(pool.free_express for pool in self.pools):
             return self.poll_interval
         await self.discovery.step()
         again = False

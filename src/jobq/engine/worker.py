@@ -96,7 +96,11 @@ class Worker:
     async def run(self) -> bool:
         """Work until `stop` is called, then shut down; whether every outcome was recorded."""
         self._loop = asyncio.get_running_loop()
-        await self._start()
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
         await self._stop_requested.wait()
         return await self._shut_down()
 
@@ -122,7 +126,9 @@ class Worker:
     def update_metrics(self) -> None:
         """Set the gauges of this worker; called before they are shown."""
         now, running = time.monotonic(), self.active.running
-        self.metrics.slots(len(running), max(0, self.slots - len(running)), self.express)
+        express = sum(max(0, pool.running - pool.slots) for pool in self.pools)
+        self.metrics.slots(len(running) - express, sum(pool.free for pool in self.pools), express)
+        self.metrics.claim_loop_ok(now - self.dispatcher.succeeded_at)
         self.metrics.running_oldest(max((now - run.started for run in running), default=0.0))
         self.metrics.abandoned_handlers(sum(run.abandoned for run in running))
 
@@ -235,8 +241,8 @@ class Worker:
                 kind=job.kind,
                 status=status,
             )
-            if job.status is JobStatus.DEAD:
-                self.metrics.finished(job.kind, "dead", 0.0)
+            if job.status is not JobStatus.QUEUED:
+                self.metrics.finished(job.kind, job.status.lower(), 0.0)
 
     def _may_claim(self) -> bool:
         return self.recorder.unrecorded < max(4 * self.slots, 1000)
