@@ -25,7 +25,9 @@ def read(name: str) -> str:
 def section(page: str, heading: str) -> str:
     """What stands under a heading, up to the next of its level or above."""
     level = len(heading) - len(heading.lstrip("#"))
-    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", page, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", page, re.MULTILINE | re.DOTALL
+    )
     assert found, f"there is no heading {heading!r}"
     return found[1]
 

@@ -45,7 +45,6 @@ def work(
         lifeline.watch(signals.ask)
     migrate.ensure(settings.require_database(), settings.schema_, auto=settings.auto_migrate)
     loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
     recorded = _run(loop, _work(settings, handlers, queues, signals, lifeline))
     signals.exit_code = 0 if recorded else 1
     _end_tasks(loop)
