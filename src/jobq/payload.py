@@ -126,7 +126,7 @@ def describe(error: BaseException) -> str:
     name = type(error).__name__
     try:
         message = str(error)
-    except BaseException:  # a handler's own __str__ may raise anything; the class name remains
+    except BaseException:  # noqa: BLE001 - a handler's own __str__ may raise anything
         message = "(its text cannot be shown)"
     return clean_text(f"{name}: {message}" if message else name)
 

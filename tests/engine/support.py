@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import psycopg
@@ -18,7 +18,8 @@ from jobq.engine.worker import Worker
 from jobq.handlers import Handler
 from jobq.model import NewJob
 from jobq.sql import Statements
-from jobq.store import EnqueueStore, run_sync
+from jobq.store import Enqueued, EnqueueStore, run_sync
+from jobq.store.enqueue import Conversation
 
 #: Seconds until a test gives up waiting for an event.
 PATIENCE = 20.0
@@ -66,16 +67,20 @@ class Jobs:
         """Enqueue jobs in one transaction and announce them; returns their ids."""
         text = orjson.dumps({} if payload is None else payload).decode()
         jobs = [NewJob(kind, text, **fields) for _ in range(count)]
-        conversation, answer = self._store.enqueue_many(jobs), None
         with self._plain.transaction():
-            try:
-                while True:
-                    answer = run_sync(self._plain, conversation.send(answer))
-            except StopIteration as end:
-                found = end.value
+            found = self._converse(self._store.enqueue_many(jobs))
         if notify:
             self.wake()
         return [item.job.id for item in found]
+
+    def _converse(self, conversation: Conversation) -> list[Enqueued]:
+        answer: Any = None
+        while True:
+            try:
+                call = conversation.send(answer)
+            except StopIteration as end:
+                return cast(list[Enqueued], end.value)
+            answer = run_sync(self._plain, call)
 
     def wake(self, message: str = "q *") -> None:
         """Send a wake-up hint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 from jobq.engine.fair import MIN_COST, Clock, CostEstimates
 
 
-def serve(clock: Clock, durations: dict[str, float], slots: int, until: float) -> Counter[str]:
+def serve(clock: Clock, durations: dict[str, float], slots: int, until: float) -> dict[str, float]:
     """Run backlogged tenants on some slots; returns the worker seconds each got of jobs that ended."""
-    service: Counter[str] = Counter()
+    service: dict[str, float] = dict.fromkeys(durations, 0.0)
     estimates = CostEstimates()
     for name in durations:
         clock.set_ready(name, True)

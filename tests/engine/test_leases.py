@@ -13,6 +13,7 @@ from tests.engine.support import Jobs, handlers, until, working
 from jobq.context import Context
 from jobq.engine.reaper import Reaper
 from jobq.engine.session import Session
+from jobq.engine.worker import Worker
 from jobq.sql import Statements
 from jobq.store import UpkeepStore
 
@@ -263,11 +264,11 @@ def monotonic_uptime(reaper: Reaper) -> None:
     reaper.upkeep.reap_check = patched  # type: ignore[method-assign]
 
 
-def counted(worker: Any, outcome: str) -> float:
+def counted(worker: Worker, outcome: str) -> float:
     """What the worker's metrics say of an outcome, over all kinds."""
     families = worker.metrics.registry.collect()
     return sum(
-        sample.value
+        float(sample.value)
         for family in families
         for sample in family.samples
         if sample.name == "jobq_processed_total" and sample.labels["outcome"] == outcome

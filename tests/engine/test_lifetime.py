@@ -8,7 +8,7 @@ import random
 import time
 import weakref
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -23,7 +23,7 @@ from jobq.store import JobStore, run_sync
 class Ballast:
     """Something large that a handler holds."""
 
-    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self.bytes = bytearray(100_000)
