@@ -205,6 +205,20 @@ def test_a_caller_s_statement_on_a_table_that_was_emptied_stays_bounded(
     _bounded(name, explain(emptied.client, (CLIENT | LISTS)[name](BATCH)))
 
 
+@pytest.mark.parametrize("session", ["prepared_while_empty", "analysed_empty"])
+def test_completions_delete_as_they_scan_so_in_the_order_of_ids(
+    hostile: Hostile, session: str
+) -> None:
+    plan = explain_prepared(getattr(hostile, session), ENGINE["complete"](BATCH))
+    (deletion,) = (
+        node
+        for node in plan.nodes
+        if node.get("Operation") == "Delete" and "job" in node["Relation Name"]
+    )
+    scans = [node["Node Type"] for node in deletion["Plans"] if "Subplan Name" not in node]
+    assert scans == ["Index Scan"], f"a join may decide the order\n{plan}"
+
+
 def test_the_bound_tells_a_nested_loop_over_a_batch(hostile: Hostile) -> None:
     """What the pinned settings are for: a loop compares every pair of the batch with every row."""
     conn = hostile.client
