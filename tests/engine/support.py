@@ -79,7 +79,7 @@ class Jobs:
             try:
                 call = conversation.send(answer)
             except StopIteration as end:
-                return cast(list[Enqueued], end.value)
+                return cast("list[Enqueued]", end.value)
             answer = run_sync(self._plain, call)
 
     def wake(self, message: str = "q *") -> None:
