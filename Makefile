@@ -15,7 +15,7 @@ PYTEST_PROCESSES ?= 4
 PGBIN ?=
 # PG15BIN=   where `test-pg15` looks for a PostgreSQL 15 server
 PG15BIN ?= /usr/lib/postgresql/15/bin
-# ONLY=      the one benchmark to run
+# ONLY=      the one benchmark to run, or how the names of several begin
 ONLY ?=
 
 .DEFAULT_GOAL := help
@@ -57,8 +57,8 @@ format: install ## let ruff format and repair what it can
 bench: install ## benchmarks beside their budgets (ONLY=name runs one)
 	@$(BIN)/jobq bench $(if $(ONLY),--only $(ONLY))
 
-bench-peers: install ## the same loads on other queues
-	@$(BIN)/jobq bench --peers $(if $(ONLY),--only $(ONLY))
+bench-peers: install ## the same loads on other queues, which it installs (ONLY=name)
+	@$(BIN)/python bench/peers $(ONLY)
 
 docs: install ## check the pages: their links, examples and names
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) tests/docs

@@ -1,6 +1,6 @@
 """The benchmark's own processes, and the few words it exchanges with them.
 
-A child is started as `python -m jobq.bench.<module>`. It reads its arguments as one line of JSON from
+A child reads its arguments as one line of JSON from
 standard input (a database address with a password belongs neither into `ps` nor into the environment),
 answers in lines of JSON, and ends when its standard input does: so none outlives the benchmark.
 """
@@ -48,17 +48,18 @@ class Child:
     """A process of a benchmark.
 
     Args:
-        module: below `jobq.bench`.
+        program: a module below `jobq.bench`, or the path of a script.
         errors: the file that takes its standard error.
         arguments: what it reads first.
     """
 
-    def __init__(self, module: str, errors: Path, **arguments: Any) -> None:
-        self.module = module
+    def __init__(self, program: str | Path, errors: Path, **arguments: Any) -> None:
+        self.name = Path(program).stem
+        script = [str(program)] if isinstance(program, Path) else ["-m", f"jobq.bench.{program}"]
         self._errors = errors
         with errors.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"jobq.bench.{module}"],
+                [sys.executable, *script],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -100,7 +101,7 @@ class Child:
         while b"\n" not in self._buffer:
             left = ends - time.monotonic()
             if not select.select([self._process.stdout], [], [], max(0.0, left))[0]:
-                raise BenchmarkFailed(f"{self.module} did not answer in {timeout:g} s")
+                raise BenchmarkFailed(f"{self.name} did not answer in {timeout:g} s")
             data = os.read(self._process.stdout.fileno(), 65536)
             if not data:
                 self._process.wait()
@@ -120,7 +121,7 @@ class Child:
         if status is not None:
             said = self._errors.read_text(encoding="utf-8", errors="replace").strip()
             end = "\n".join(said.splitlines()[-12:])
-            raise BenchmarkFailed(f"{self.module} ended with status {status}:\n{end}")
+            raise BenchmarkFailed(f"{self.name} ended with status {status}:\n{end}")
 
     def kill(self) -> None:
         """End it by SIGKILL."""

@@ -26,7 +26,7 @@ def waits(stage: Stage, database: Database, worker: Child, path: Path, jobs: int
         return sum(map(bool, board.started))
 
     def progress() -> tuple[float, float, str]:
-        return started(), total, f"jobs to {worker.module}"
+        return started(), total, f"jobs to {worker.name}"
 
     with (
         stage.ready(worker),

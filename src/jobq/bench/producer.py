@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import uvloop
@@ -24,12 +24,14 @@ GAP = (0.02, 0.1)
 WARM_UP = 5
 
 
-async def now_and_then(app: JobQ, board: Board, first: int, last: int) -> None:
-    """Enqueue `stamp` jobs one by one, noting the time just before each call."""
+async def now_and_then(
+    enqueue: Callable[[int], Awaitable[object]], board: Board, first: int, last: int
+) -> None:
+    """Enqueue jobs by number, one by one, noting the time just before each call."""
     for i in range(first, last):
         await asyncio.sleep(random.uniform(*GAP))
         board.sent[i] = now()
-        await app.aenqueue("stamp", {"i": i})
+        await enqueue(i)
 
 
 async def steadily(app: JobQ, board: Board) -> None:
@@ -47,15 +49,19 @@ async def steadily(app: JobQ, board: Board) -> None:
 async def work(url: str, board: Board, jobs: int) -> None:
     """Five jobs to warm up, then wait for the word, then the others; or a steady load where `jobs` is 0."""
     async with JobQ(url) as app:
+
+        async def stamped(i: int) -> None:
+            await app.aenqueue("stamp", {"i": i})
+
         if not jobs:
             answer(ready=True)
             receive()
             await steadily(app, board)
             return
-        await now_and_then(app, board, 0, WARM_UP)
+        await now_and_then(stamped, board, 0, WARM_UP)
         answer(ready=True)
         receive()
-        await now_and_then(app, board, WARM_UP, jobs)
+        await now_and_then(stamped, board, WARM_UP, jobs)
 
 
 def main(arguments: Mapping[str, Any]) -> None:

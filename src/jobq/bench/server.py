@@ -29,7 +29,7 @@ BATCH = 10_000
 
 @dataclass(frozen=True)
 class Database:
-    """A database of its own with jobq's schema, and a connection to look into it."""
+    """A database of its own, and a connection to look into it."""
 
     url: str
     conn: Conn
@@ -47,7 +47,7 @@ class Database:
 
     def settle(self) -> None:
         """VACUUM, ANALYZE and CHECKPOINT, the last where this role may."""
-        self.conn.execute("VACUUM (ANALYZE) jobq.job")
+        self.conn.execute("VACUUM (ANALYZE)")
         with suppress(psycopg.errors.InsufficientPrivilege):
             self.conn.execute("CHECKPOINT")
 
@@ -78,6 +78,13 @@ class Server:
     @contextmanager
     def database(self) -> Iterator[Database]:
         """A fresh database with the schema; dropped at the end, whatever happens."""
+        with self.empty_database() as database:
+            migrate(database.url, SCHEMA)
+            yield database
+
+    @contextmanager
+    def empty_database(self) -> Iterator[Database]:
+        """The same without a schema."""
         name = PREFIX + uuid.uuid4().hex[:12]
         with self.connect() as admin:
             admin.execute(
@@ -85,7 +92,6 @@ class Server:
             )
             try:
                 url = make_conninfo(self.url, dbname=name)
-                migrate(url, SCHEMA)
                 conn: Conn = psycopg.connect(url, autocommit=True)
                 with conn:
                     yield Database(url, conn)

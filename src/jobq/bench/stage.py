@@ -69,9 +69,9 @@ class Stage:
         """A new file's path."""
         return self.folder / f"{name}-{next(self._files)}"
 
-    def child(self, module: str, **arguments: object) -> Child:
-        """Start a process of `jobq.bench`; see `Child`."""
-        return Child(module, self.path("errors"), **arguments)
+    def child(self, program: str | Path, **arguments: object) -> Child:
+        """Start a process; see `Child`."""
+        return Child(program, self.path("errors"), **arguments)
 
     @contextmanager
     def ready(self, *children: Child) -> Iterator[Sequence[Child]]:
