@@ -1,6 +1,8 @@
 """What results say: medians, ratios, budgets, and the shape that contract.md promises."""
 
+import inspect
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from rich.console import Console
 from jobq.bench import catalog, display
 from jobq.bench.claimers import Blocking
 from jobq.bench.report import Budget, Metric, Sample, document, percentile, summarize, write
+from jobq.cli.bench import bench
 from jobq.errors import ConfigurationError
 from jobq.sql import Statements
 
@@ -105,3 +108,17 @@ def test_the_blocking_claim_is_the_shipped_one_but_for_the_lock() -> None:
     assert shipped["claim"].count(b" SKIP LOCKED") > 0
     assert blocking["claim"] == shipped["claim"].replace(b" SKIP LOCKED", b"")
     assert blocking["complete"] == shipped["complete"]
+
+
+def test_the_page_tells_of_every_benchmark_and_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page += " ".join(
+        f"`claim_{strategy}_{n}`"
+        for strategy in ("blocking", "skip_locked", "batch10")
+        for n in (1, 2, 4, 8, 16)
+    )
+    for benchmark in catalog.ALL:
+        for metric in benchmark.metrics:
+            assert f"`{metric.name}`" in page
+    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(bench).parameters}
+    assert options == set(re.findall(r"--[a-z][a-z-]*", page)) | {"--only"}
