@@ -8,6 +8,7 @@ told at once, and it needs threads, which a fork loses.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import threading
 import time
@@ -115,6 +116,7 @@ class _Idle(Generic[C]):
         self._lock = threading.Lock()
         self._stack: list[tuple[C, float]] = []
         self._closed = False
+        self._pid = os.getpid()
 
     def take(self) -> C | None:
         """One that still stands, if there is any."""
@@ -125,25 +127,34 @@ class _Idle(Generic[C]):
                 conn, _ = self._stack.pop()
             if is_alive(conn):
                 return conn
-            _finish(conn)
+            self._finish(conn)
 
     def give(self, conn: C) -> None:
         """Keep a connection after use if it is as it was; close those that went cold."""
         if conn.pgconn.transaction_status != TransactionStatus.IDLE:
-            _finish(conn)
+            self._finish(conn)
             return
         now = time.monotonic()
         with self._lock:
             self._stack.append((conn, now))
             while self._stack and (self._closed or self._stack[0][1] < now - WARM):
-                _finish(self._stack.pop(0)[0])
+                self._finish(self._stack.pop(0)[0])
 
     def close(self) -> None:
         """Close all, and those in use when they are given back."""
         with self._lock:
             self._closed = True
             while self._stack:
-                _finish(self._stack.pop()[0])
+                self._finish(self._stack.pop()[0])
+
+    def _finish(self, conn: C) -> None:
+        """Close without awaiting; the driver's own close does no more.
+
+        Not in a forked child, where coroutines of the parent end when they are collected: the server
+        would close its parent's session.
+        """
+        if os.getpid() == self._pid:
+            conn.pgconn.finish()
 
 
 def is_alive(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
@@ -161,11 +172,6 @@ def is_alive(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bo
     except psycopg.OperationalError:
         return False
     return True
-
-
-def _finish(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> None:
-    """Close without awaiting; the driver's own close does no more."""
-    conn.pgconn.finish()
 
 
 def _busy() -> DatabaseUnavailable:
