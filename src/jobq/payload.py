@@ -21,7 +21,8 @@ MAX_ERROR = 8 * 1024
 _NUL_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 # Sixteen digits in a row may exceed 64 bits or a double: those texts take the exact, slower road.
 _LONG_NUMBER = re.compile(r"\d{16}")
-_TOO_LONG = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
+# Looked for where a number starts: from each of its digits, time would grow with their square.
+_TOO_LONG = re.compile(rf"(?<!\d)\d{{{MAX_DIGITS + 1},}}")
 _STRING_OR_DIGITS = re.compile(r'"(?:[^"\\]|\\.)*"|\d+', re.DOTALL)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
