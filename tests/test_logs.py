@@ -313,6 +313,15 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert logs.mask(text) == text
 
 
+@pytest.mark.parametrize(
+    "text", ['"' + "passwd" * 5000, "://a:" * 6000, "passwd " * 5000, "password=" * 4000, '"a":"' * 6000, "\\" * 32_000]
+)  # fmt: skip
+def test_no_text_takes_long_to_mask(text: str) -> None:
+    start = perf_counter()
+    logs.mask(text)
+    assert perf_counter() - start < 0.5
+
+
 # --- the console ----------------------------------------------------------------------------------
 
 
