@@ -86,8 +86,8 @@ class Handler:
         if self._adapter is None:
             return given if self._open else _bind_empty(self.kind, given)
         try:
-            values = self._adapter.validate_python(given)
-            payload: dict[str, Any] = self._adapter.dump_python(
+            values = self._adapter.validator.validate_python(given)
+            payload: dict[str, Any] = self._adapter.serializer.to_python(
                 values, mode="json", by_alias=True, round_trip=True
             )
             # Where a type is open, pydantic writes NaN as None.

@@ -30,7 +30,7 @@ class Wakeups:
     """What was enqueued and not yet announced: as large as the lanes, however many jobs."""
 
     def __init__(self, items: Iterable[Enqueued] = ()) -> None:
-        self._spans: dict[Lane, tuple[datetime, datetime]] = {}
+        self._spans: dict[Lane, list[datetime]] = {}  # first and last due time
         self._due: datetime | None = None
         self.add(items)
 
@@ -46,8 +46,13 @@ class Wakeups:
             if item.job.status is JobStatus.SCHEDULED:
                 self._due = run_at if self._due is None else min(self._due, run_at)
                 continue
-            first, last = self._spans.get(item.lane, (run_at, run_at))
-            self._spans[item.lane] = (min(first, run_at), max(last, run_at))
+            span = self._spans.get(item.lane)
+            if span is None:
+                self._spans[item.lane] = [run_at, run_at]
+            elif run_at > span[1]:
+                span[1] = run_at
+            elif run_at < span[0]:
+                span[0] = run_at
 
     def take(self) -> list[str]:
         """The messages, after which there is nothing to say."""

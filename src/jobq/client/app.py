@@ -13,7 +13,7 @@ from jobq import config, fields, migrate
 from jobq.client.drivers import Drivers
 from jobq.client.function import Decorator, JobFunction
 from jobq.client.options import DECORATED, EnqueueOptions, JobOptions
-from jobq.client.plan import Request
+from jobq.client.plan import Request, is_plain
 from jobq.client.record import JobRecord, record
 from jobq.errors import InvalidJob, JobNotFound
 from jobq.fields import SNAKE, Naming
@@ -179,6 +179,8 @@ class JobQ:
         Raises:
             IdempotencyConflict, KeyInProgress, DatabaseUnavailable: see `enqueue`.
         """
+        if connection is None and isinstance(jobs, list) and len(jobs) == 1 and is_plain(jobs[0]):
+            return [self._drivers.sync().insert(jobs[0], notify=notify)]
         conn = _of_colour(connection, psycopg.Connection, "aenqueue")
         request = self._request(jobs, own=conn is None, notify=notify, naming=naming)
         return self._drivers.sync().enqueue(request, conn) if request else []
@@ -192,6 +194,8 @@ class JobQ:
         naming: Naming = SNAKE,
     ) -> list[Job]:
         """The same in a coroutine (see `enqueue_many`)."""
+        if connection is None and isinstance(jobs, list) and len(jobs) == 1 and is_plain(jobs[0]):
+            return [await self._drivers.asynchronous().insert(jobs[0], notify=notify)]
         conn = _of_colour(connection, psycopg.AsyncConnection, "enqueue")
         request = self._request(jobs, own=conn is None, notify=notify, naming=naming)
         return await self._drivers.asynchronous().enqueue(request, conn) if request else []

@@ -11,7 +11,7 @@ from jobq.client.announcer import AsyncAnnouncer
 from jobq.client.plan import Request, refuse
 from jobq.client.pool import AsyncPool
 from jobq.db import bounded
-from jobq.model import Job
+from jobq.model import Job, NewJob
 from jobq.store import KEY_WAIT, Call, Enqueued, EnqueueStore, WinnerGone, run
 
 T = TypeVar("T")
@@ -46,6 +46,18 @@ class AsyncDriver:
                 if request.announce:
                     self._announcer.add(found)
                 return [item.job for item in found]
+
+    async def insert(self, job: NewJob, *, notify: bool) -> Job:
+        """Enqueue one job without keys in a transaction of our own: the short way of `enqueue`."""
+        try:
+            item = await self._run(self._store.enqueue(job), prepare=True)
+        except (psycopg.Error, OSError) as error:
+            request = Request(self._store, [job], own=True, notify=notify)
+            request.failed(error)
+            return (await self.enqueue(request))[0]
+        if notify:
+            self._announcer.add((item,))
+        return item.job
 
     async def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""

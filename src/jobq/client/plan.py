@@ -53,7 +53,7 @@ class Request:
         self._store = store
         self._jobs = jobs
         self._naming = naming
-        keyed = any(job.idempotency_key is not None or job.unique_key is not None for job in jobs)
+        keyed = not all(map(is_plain, jobs))
         self._keyed = keyed
         self._single = len(jobs) == 1 and not keyed
         self._riding = notify and not own
@@ -161,6 +161,11 @@ def _explain_statement(error: Exception) -> JobQError | None:
             reason = f"is refused by PostgreSQL: {error.diag.message_primary or error}"
             return InvalidPayload(f"payload {reason}", fields={"payload": reason})
     return None
+
+
+def is_plain(job: NewJob) -> bool:
+    """Whether a job has no key that others may hold."""
+    return job.idempotency_key is None and job.unique_key is None
 
 
 def _key_order(job: NewJob) -> tuple[str, str, str]:

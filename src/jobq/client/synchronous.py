@@ -11,7 +11,7 @@ from jobq.client.announcer import SyncAnnouncer
 from jobq.client.plan import Request, refuse
 from jobq.client.pool import SyncPool
 from jobq.db import bounded_sync
-from jobq.model import Job
+from jobq.model import Job, NewJob
 from jobq.store import KEY_WAIT, Call, Enqueued, EnqueueStore, WinnerGone, run_sync
 
 T = TypeVar("T")
@@ -46,6 +46,18 @@ class SyncDriver:
                 if request.announce:
                     self._announcer.add(found)
                 return [item.job for item in found]
+
+    def insert(self, job: NewJob, *, notify: bool) -> Job:
+        """Enqueue one job without keys in a transaction of our own: the short way of `enqueue`."""
+        try:
+            item = self._run(self._store.enqueue(job), prepare=True)
+        except (psycopg.Error, OSError) as error:
+            request = Request(self._store, [job], own=True, notify=notify)
+            request.failed(error)
+            return (self.enqueue(request))[0]
+        if notify:
+            self._announcer.add((item,))
+        return item.job
 
     def ask(self, call: Call[T]) -> T:
         """Run one call that only reads."""

@@ -19,7 +19,7 @@ from jobq.wakeup import from_micros
 KEY_WAIT = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Enqueued:
     """A job as enqueued, and what a wake-up says of it: its lane and due time."""
 

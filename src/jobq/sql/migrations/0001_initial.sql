@@ -226,19 +226,19 @@ CREATE FUNCTION {schema}.insert_job(
 ) RETURNS text LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 DECLARE
+    stamp    timestamptz := clock_timestamp();
+    due      timestamptz := greatest(coalesce(insert_job.run_at, stamp + make_interval(secs => delay)), stamp);
     inserted text;
 BEGIN
     INSERT INTO {schema}.job AS j (kind, queue, tenant, priority, status, payload, max_attempts, timeout, created_at, run_at,
                                    ready_at, concurrency_key, tags, meta)
     SELECT insert_job.kind, coalesce(insert_job.queue, k.queue, 'default'), insert_job.tenant,
-           coalesce(insert_job.priority, k.priority, 0), CASE WHEN t.due > t.stamp THEN 'SCHEDULED' ELSE 'QUEUED' END,
+           coalesce(insert_job.priority, k.priority, 0), CASE WHEN due > stamp THEN 'SCHEDULED' ELSE 'QUEUED' END,
            insert_job.payload, coalesce(insert_job.max_attempts, k.max_attempts, default_max_attempts),
-           coalesce(insert_job.timeout, k.timeout, default_timeout), t.stamp, t.due,
-           CASE WHEN t.due > t.stamp THEN NULL ELSE t.stamp END, insert_job.concurrency_key, insert_job.tags, insert_job.meta
-    FROM (SELECT stamp, greatest(coalesce(insert_job.run_at, stamp + make_interval(secs => delay)), stamp) AS due
-          FROM (SELECT clock_timestamp() AS stamp) c) t
-    LEFT JOIN {schema}.kind k ON k.kind = insert_job.kind
-    RETURNING concat_ws(' ', j.id, j.status, j.priority, (extract(epoch FROM j.run_at) * 1000000)::bigint, j.queue) INTO inserted;
+           coalesce(insert_job.timeout, k.timeout, default_timeout), stamp, due,
+           CASE WHEN due > stamp THEN NULL ELSE stamp END, insert_job.concurrency_key, insert_job.tags, insert_job.meta
+    FROM (SELECT) one LEFT JOIN {schema}.kind k ON k.kind = insert_job.kind
+    RETURNING concat_ws(' ', j.id, j.status, j.priority, (date_part('epoch', j.run_at) * 1000000)::bigint, j.queue) INTO inserted;
     RETURN inserted;
 END $function$;
 COMMENT ON FUNCTION {schema}.insert_job IS 'For jobq itself: inserts one job without keys. Use enqueue.';
