@@ -16,9 +16,8 @@ from typing import Any
 import uvloop
 
 from jobq.bench.children import answer, receive
-from jobq.bench.raw_loop import LANE, SETTINGS
+from jobq.bench.raw_loop import LANE, SETTINGS, complete
 from jobq.db import AsyncConn, connect_engine
-from jobq.model import Outcome, Verdict
 from jobq.sql import Statements
 from jobq.store import RunStore, Share, Span, run
 
@@ -38,14 +37,18 @@ class Blocking(Statements):
 
 
 async def cycle(conn: AsyncConn, store: RunStore, takes: int, seconds: float) -> int:
-    """Claim and finish until the time is over or no job is left; returns how many."""
-    done, ends = 0, time.monotonic() + seconds
+    """Claim and finish until the time is over or no job is left; returns how many.
+
+    Each claim begins where the last one ended, as a worker's does.
+    """
+    done, span, ends = 0, Span(LANE), time.monotonic() + seconds
     while time.monotonic() < ends:
-        call = store.claim(secrets.randbits(63), takes, [Share(takes, [Span(LANE)])], SETTINGS)
-        jobs = await run(conn, call)
+        share = Share(takes, [span])
+        jobs = await run(conn, store.claim(secrets.randbits(63), takes, [share], SETTINGS))
         if not jobs:
             break
-        await run(conn, store.complete([Outcome(job.claim, Verdict.SUCCESS) for job in jobs]))
+        await complete(conn, store, jobs)
+        span = Span(LANE, *max((job.run_at, job.id) for job in jobs))
         done += len(jobs)
     return done
 

@@ -13,8 +13,9 @@ from jobq.bench.server import Database
 from jobq.bench.stage import Benchmark, Stage
 from jobq.model import NewJob
 
-#: Seconds until an idle worker polls at its slowest, and until a backend has reported its transactions.
-SETTLE = 3.0
+#: Seconds until an idle worker polls at its slowest, and until every backend has reported what it did before
+#: (after 10 s when it is idle: PostgreSQL's pgstat.c, PGSTAT_IDLE_INTERVAL).
+SETTLE = 12.0
 #: Jobs enqueued at a time while memory is watched.
 BATCH = 20_000
 
@@ -34,7 +35,7 @@ def idle_transactions(stage: Stage) -> Mapping[str, Sample]:
             return int(row[0])
 
         with stage.ready(*(stage.worker(database, path, place) for place in range(2))) as workers:
-            time.sleep(SETTLE)
+            time.sleep(min(SETTLE, seconds))
             began, before = time.monotonic(), transactions()
             stage.wait(
                 lambda: time.monotonic() - began >= seconds,
