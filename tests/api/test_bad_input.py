@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -105,6 +106,16 @@ async def test_numbers_that_nobody_could_read_back_are_refused(
     http: httpx.AsyncClient, conn: Conn, number: str
 ) -> None:
     await refuse(http, conn, f'{{"kind":"k","payload":{number}}}', 400)
+
+
+@pytest.mark.case("B89")
+async def test_a_body_of_the_longest_numbers_takes_no_minutes(
+    http: httpx.AsyncClient, conn: Conn
+) -> None:
+    payload = "[" + ",".join(["1" * 4000] * 3000) + "]"
+    start = monotonic()
+    await refuse(http, conn, f'{{"kind":"k","payload":{payload}}}', 413, "payload")
+    assert monotonic() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from typing import Annotated, Any
 
 import httpx
@@ -11,6 +13,7 @@ from pydantic import AfterValidator
 from tests.api.support import JSON, check_error, count, enqueue, serving
 from tests.store.support import job, one
 
+from jobq.api.body import AT_ONCE
 from jobq.context import Context
 from jobq.db import Conn
 from jobq.handlers import Handler, Registry
@@ -248,6 +251,31 @@ async def test_what_a_job_leaves_open_its_kind_says(database_url: str, conn: Con
     names = ("queue", "priority", "max_attempts", "timeout")
     assert [job(conn, given)[name] for name in names] == ["mail", 3, 2, 9]
     assert [job(conn, said)[name] for name in names] == ["q", 3, 2, 1]
+
+
+probed = threading.Event()
+
+
+def slow(value: str) -> str:
+    assert probed.wait(20), "nothing else was served meanwhile"
+    return value
+
+
+async def checks_slowly(to: Annotated[str, AfterValidator(slow)]) -> None: ...
+
+
+async def test_a_large_body_is_checked_apart_from_the_loop(database_url: str) -> None:
+    """What is small, and a probe above all, does not wait for it."""
+    probed.clear()
+    handlers = Registry()
+    handlers.add(Handler("k", checks_slowly))
+    async with serving(database_url, handlers) as http:
+        body = {"kind": "k", "payload": {"to": "x" * AT_ONCE}}
+        large = asyncio.create_task(http.post("/api/jobs", json=body))
+        await asyncio.sleep(0)  # it goes first
+        assert (await http.get("/healthz")).status_code == 200
+        probed.set()
+        assert (await large).status_code == 202
 
 
 async def test_a_check_of_the_app_that_fails_by_itself_is_the_payloads_fault(

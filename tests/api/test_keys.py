@@ -131,6 +131,15 @@ async def test_header_and_field_that_differ_are_refused(http: httpx.AsyncClient)
     check_error(response, 422, "invalid_field", "idempotencyKey")
 
 
+async def test_a_header_that_is_no_ascii_is_refused(http: httpx.AsyncClient, conn: Conn) -> None:
+    """In which encoding it is nobody knows; taken for another key, it would make a second job."""
+    for text in ("é".encode(), "é".encode("latin-1")):
+        headers = [(b"Idempotency-Key", text)]
+        response = await http.post("/api/jobs", json={"kind": "k"}, headers=headers)
+        check_error(response, 422, "invalid_field", "Idempotency-Key")
+    assert count(conn) == 0
+
+
 async def test_a_unique_key_gives_the_live_job(http: httpx.AsyncClient, conn: Conn) -> None:
     id_ = await enqueue(http, uniqueKey="u", payload=1)
     again = await http.post("/api/jobs", json={"kind": "test", "uniqueKey": "u", "payload": 2})
@@ -158,3 +167,31 @@ async def test_ten_concurrent_requests_with_one_key_make_one_job(
     assert sorted(answer.status_code for answer in answers) == [200] * 9 + [202]
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert count(conn) == 1
+
+
+@pytest.mark.case("B60")
+async def test_batches_with_the_same_keys_in_opposite_orders_are_all_answered(
+    http: httpx.AsyncClient, conn: Conn
+) -> None:
+    jobs = [{"kind": "k", "idempotencyKey": f"k{at}", "uniqueKey": f"u{at}"} for at in range(200)]
+    for _ in range(5):
+        answers = await asyncio.gather(
+            *(http.post("/api/jobs/batch", json={"jobs": jobs[::step]}) for step in (1, -1, 1, -1))
+        )
+        assert {answer.status_code for answer in answers} == {202}
+    assert count(conn) == 200
+
+
+@pytest.mark.case("B61")
+async def test_existing_and_repeated_keys_in_a_batch_are_answered_like_single_ones(
+    http: httpx.AsyncClient, conn: Conn
+) -> None:
+    existing = [await enqueue(http, idempotencyKey=f"k{at}") for at in range(10)]
+    keys = [f"k{at}" for at in range(997)] + ["k500"] * 3
+    jobs = [{"kind": "test", "idempotencyKey": key} for key in keys]
+    response = await http.post("/api/jobs/batch", json={"jobs": jobs})
+    found = response.json()["jobs"]
+    assert [row["id"] for row in found[:10]] == existing
+    assert [row["created"] for row in found] == [False] * 10 + [True] * 987 + [False] * 3
+    assert {row["id"] for row in found[997:]} == {found[500]["id"]}
+    assert count(conn) == 997

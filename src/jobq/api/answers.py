@@ -85,6 +85,11 @@ def invalid(fields: Mapping[str, str]) -> HttpError:
     return HttpError(422, "invalid_field", sentence, fields=fields)
 
 
+def leaving() -> HttpError:
+    """503: another process has to serve this."""
+    return HttpError(503, "draining", "this process is shutting down", headers=RETRY_AFTER)
+
+
 def answer(
     value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from psycopg.conninfo import make_conninfo
+
 from jobq import db, logs
 from jobq.client.asynchronous import AsyncDriver
 from jobq.client.plan import Request
@@ -26,8 +28,12 @@ MOST_CONNECTIONS = 8
 LOCK_WAIT = 2.0
 #: Seconds that a statement may take.
 STATEMENT_LIMIT = 10.0
-#: Seconds after which a server that says nothing at all counts as away: to a probe, a request, a batch.
+#: Seconds to wait for a connection, unless the URL says otherwise.
+CONNECT_LIMIT = 3
+#: Seconds after which a server that says nothing at all counts as away: to a probe, a look at one job,
+#: a request, a batch.
 PROBE_LIMIT = 2.0
+LOOK_LIMIT = 5.0
 SILENCE_LIMIT = STATEMENT_LIMIT + LOCK_WAIT
 BATCH_LIMIT = 60.0
 
@@ -44,7 +50,8 @@ class Database:
     """
 
     def __init__(self, url: str, store: EnqueueStore, metrics: Metrics) -> None:
-        self._pool = AsyncPool(url, MOST_CONNECTIONS)
+        waits = {"connect_timeout": CONNECT_LIMIT, **db.conninfo(url)}
+        self._pool = AsyncPool(make_conninfo(**waits), MOST_CONNECTIONS)
         self._driver = AsyncDriver(store, self._pool)
         self._store = store
         self._metrics = metrics
@@ -64,7 +71,7 @@ class Database:
 
     async def ask(self, call: Call[T]) -> T:
         """Run one call that reads little."""
-        return await self.use(lambda conn: run(conn, call))
+        return await self.use(lambda conn: run(conn, call), LOOK_LIMIT)
 
     async def ask_bounded(self, call: Call[T]) -> T:
         """Run one call in a transaction that waits for locks, and works, for a limited time only."""

@@ -6,6 +6,7 @@ something unforeseen was raised.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobq import logs
-from jobq.api.answers import HttpError, refusal, render
+from jobq.api.answers import HttpError, leaving, refusal, render
 
 log = logs.get("jobq.api")
 
@@ -72,6 +73,9 @@ class Edge:
                 self._check(scope)
                 inner = {**scope, "method": "GET"} if exchange.head else scope
                 await self._app(inner, receive, exchange.send)
+            except asyncio.CancelledError:
+                # The server ends and waits no longer: this is the last that the request can get.
+                await exchange.fail(leaving(), receive)
             except Exception as error:  # noqa: BLE001 - the last resort: no answer may show a stack trace
                 await exchange.fail(error, receive)
             finally:

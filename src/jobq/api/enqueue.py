@@ -54,12 +54,15 @@ _OF_ONE_JOB = ("idempotencyKey", "uniqueKey")
 async def enqueue_job(request: Request) -> Response:
     """Enqueue a job."""
     found = api(request)
-    given = _named(
-        members(await read_json(request, found.settings.max_body)), {*_OPTIONS, "kind", "payload"}
-    )
-    _take_header(request, given)
-    (job,) = await found.database.enqueue([_new_job(found, given, _meta(request))])
-    _count(found, [job], [given["kind"]])
+
+    def prepare(value: Any) -> NewJob:
+        given = _named(members(value), {*_OPTIONS, "kind", "payload"})
+        _take_header(request, given)
+        return _new_job(found, given, _meta(request))
+
+    new = await read_json(request, found.settings.max_body, prepare)
+    (job,) = await found.database.enqueue([new])
+    _count(found, [job], [new.kind])
     headers = {"Location": f"/api/jobs/{job.id}"}
     return answer({"id": job.id, "status": job.status}, 202 if job.created else 200, headers)
 
@@ -74,13 +77,17 @@ async def enqueue_job(request: Request) -> Response:
 async def enqueue_batch(request: Request) -> Response:
     """Enqueue up to 10,000 jobs in one transaction, all or none."""
     found = api(request)
-    given = members(await read_json(request, found.settings.max_body))
     if "idempotency-key" in request.headers:
         raise invalid(
             {"Idempotency-Key": "is for one job; give each job of a batch an idempotencyKey"}
         )
-    requests = _with_payloads(given) if "payloads" in given else _with_jobs(given)
-    jobs = _new_jobs(found, requests, _meta(request))
+
+    def prepare(value: Any) -> list[NewJob]:
+        given = members(value)
+        requests = _with_payloads(given) if "payloads" in given else _with_jobs(given)
+        return _new_jobs(found, requests, _meta(request))
+
+    jobs = await read_json(request, found.settings.max_body, prepare)
     enqueued = await found.database.enqueue(jobs)
     _count(found, enqueued, [job.kind for job in jobs])
     rows = [{"id": job.id, "status": job.status, "created": job.created} for job in enqueued]
@@ -200,12 +207,12 @@ def _take_header(request: Request, given: dict[str, Any]) -> None:
     values = request.headers.getlist("idempotency-key")
     if not values:
         return
-    if any(value != values[0] for value in values) or given.get("idempotencyKey") not in (
-        None,
-        values[0],
-    ):
+    key = values[0]
+    if not key.isascii():  # RFC 9110, 5.5: nobody knows what it is encoded in
+        raise invalid({"Idempotency-Key": "must be ASCII; other text may stand in the body"})
+    if any(value != key for value in values) or given.get("idempotencyKey") not in (None, key):
         raise invalid({"idempotencyKey": "must be the same as in the header Idempotency-Key"})
-    given["idempotencyKey"] = values[0]
+    given["idempotencyKey"] = key
 
 
 def _meta(request: Request) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from jobq import db, logs
-from jobq.api.database import LOCK_WAIT, STATEMENT_LIMIT, Database
+from jobq.api.database import LOCK_WAIT, Database
 from jobq.errors import DatabaseUnavailable
 from jobq.payload import describe
 from jobq.store import JobStore, run
@@ -26,6 +26,9 @@ PAUSE = 20.0
 AWAY_PAUSE = 1.0
 #: Seconds that a scrape waits for a count under way; after that it is answered with the one before.
 SCRAPE_WAIT = 4.0
+#: Seconds that a count may take, and each of its statements: tens of millions of live rows.
+COUNT_LIMIT = 60.0
+COUNT_STATEMENT_LIMIT = 25.0
 
 _STATUSES = ("SCHEDULED", "QUEUED", "RUNNING", "DEAD", "FAILED")
 _LIVE = ("SCHEDULED", "QUEUED", "RUNNING")
@@ -134,7 +137,7 @@ async def count(database: Database, jobs: JobStore) -> Snapshot:
 
     async def work(conn: db.AsyncConn) -> Snapshot:
         start = time.perf_counter()
-        async with db.bounded(conn, lock=LOCK_WAIT, statement=STATEMENT_LIMIT / 4):
+        async with db.bounded(conn, lock=LOCK_WAIT, statement=COUNT_STATEMENT_LIMIT):
             found = Snapshot(
                 backlogs=await run(conn, jobs.count_backlogs()),
                 snapshot_age=await run(conn, jobs.snapshot_age()),
@@ -146,7 +149,7 @@ async def count(database: Database, jobs: JobStore) -> Snapshot:
         found.cost = time.perf_counter() - start
         return found
 
-    return await database.use(work)
+    return await database.use(work, COUNT_LIMIT)
 
 
 def _add_live(found: Snapshot, rows: list[Record]) -> None:

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq.api.answers import HttpError, answer
+from jobq.api.answers import answer, leaving
 from jobq.api.state import api
 
 router = APIRouter(tags=["health"])
@@ -23,6 +23,6 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """The database can be reached, and the process is not about to end."""
     if api(request).draining:
-        raise HttpError(503, "draining", "this process is shutting down")
+        raise leaving()
     await api(request).database.ping()
     return answer({"status": "ok"})
