@@ -20,6 +20,7 @@ from jobq import logs
 from jobq.bench.board import Board
 from jobq.bench.children import answer, receive
 from jobq.config import load
+from jobq.engine.process import spare_the_collector
 from jobq.engine.worker import Worker
 from jobq.handlers import Handler
 
@@ -73,6 +74,7 @@ def main(arguments: Mapping[str, Any]) -> None:
         worker = Worker(settings, handlers(board, arguments["place"]))
         answer(ready=os.getpid())
         receive()
+        spare_the_collector()
         uvloop.run(serve(worker))
 
 

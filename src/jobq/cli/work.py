@@ -17,6 +17,7 @@ from jobq.cli.signals import StopSignals, leave
 from jobq.config import Settings
 from jobq.engine.pool import QueueSpec
 from jobq.engine.probe import Probe, bind, serve
+from jobq.engine.process import spare_the_collector
 from jobq.engine.worker import Worker
 from jobq.errors import SchemaError
 from jobq.handlers import Handler
@@ -44,6 +45,7 @@ def work(
     if lifeline is not None:
         lifeline.watch(signals.ask)
     migrate.ensure(settings.require_database(), settings.schema_, auto=settings.auto_migrate)
+    spare_the_collector()
     loop = uvloop.new_event_loop()
     recorded = _run(loop, _work(settings, handlers, queues, signals, lifeline))
     signals.exit_code = 0 if recorded else 1

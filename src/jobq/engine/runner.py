@@ -96,13 +96,15 @@ class Runner:
     ended: Callable[[Run], None]
     report: Callable[[Claim, str], None]
     _executor: ThreadPoolExecutor | None = field(default=None, init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
 
     def start(self, run: Run) -> None:
         """Start a run; returns at once."""
-        loop = asyncio.get_running_loop()
+        if self._loop is None:  # kept, since asking for it costs a system call on Python 3.11
+            self._loop = asyncio.get_running_loop()
         run.handler = self.handlers.get(run.job.kind)
-        run.task = loop.create_task(self._run(run))
-        run.timer = loop.call_later(run.job.timeout, self._timed_out, run)
+        run.task = self._loop.create_task(self._run(run))
+        run.timer = self._loop.call_later(run.job.timeout, self._timed_out, run)
 
     def stop(self, run: Run, why: Stop) -> None:
         """Tell a run to stop. A coroutine is cancelled; a thread can only be told.
