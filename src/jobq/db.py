@@ -1,4 +1,4 @@
-"""Connections: a worker's direct sessions, a client's pool, and what a database error means."""
+"""Connections: a worker's direct sessions, a client's, and what a database error means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from jobq.errors import ConfigurationError, DatabaseUnavailable
 
@@ -36,9 +35,6 @@ ENGINE_SETTINGS = {
 }
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT = 5
-#: Seconds after which a pool gives up one attempt to connect; the next caller starts a new one. psycopg_pool
-#: doubles the pauses within an attempt, so a long one would sleep on for minutes after the server is back.
-RECONNECT_TIMEOUT = 1.0
 #: SQLSTATE classes and codes that say "not now" rather than "not this": connection lost (08), server
 #: shutting down or starting (57P), too many connections and out of resources (53), read-only (25006).
 _UNAVAILABLE = ("08", "57P", "53")
@@ -127,36 +123,6 @@ def _prepare_threshold(conn: AsyncConn | Conn, row: Row | None) -> int | None:
     return sys.maxsize if row is not None and row[0] == conn.info.backend_pid else None
 
 
-def open_pool(url: str, *, most: int, name: str = "jobq") -> AsyncConnectionPool[AsyncConn]:
-    """A pool for clients and the API, not yet opened; its statements are unprepared and assume no session state."""
-    return AsyncConnectionPool(
-        kwargs={**_parameters(url, name), "autocommit": True, "prepare_threshold": None},
-        min_size=0,
-        max_size=most,
-        max_idle=60,
-        timeout=CONNECT_TIMEOUT,
-        reconnect_timeout=RECONNECT_TIMEOUT,
-        open=False,
-        name=name,
-        check=AsyncConnectionPool.check_connection,
-    )
-
-
-def open_pool_sync(url: str, *, most: int, name: str = "jobq") -> ConnectionPool[Conn]:
-    """The same for sync callers (see `open_pool`)."""
-    return ConnectionPool(
-        kwargs={**_parameters(url, name), "autocommit": True, "prepare_threshold": None},
-        min_size=0,
-        max_size=most,
-        max_idle=60,
-        timeout=CONNECT_TIMEOUT,
-        reconnect_timeout=RECONNECT_TIMEOUT,
-        open=False,
-        name=name,
-        check=ConnectionPool.check_connection,
-    )
-
-
 @asynccontextmanager
 async def bounded(
     conn: AsyncConn, *, lock: float, statement: float = 0.0
@@ -222,8 +188,6 @@ def _cursor_sync(conn: psycopg.Connection[Any]) -> psycopg.Cursor[Row]:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether an error says that the database is away or takes no writes, not that a statement is wrong."""
-    if isinstance(error, PoolTimeout):
-        return True
     if not isinstance(error, psycopg.Error):
         return isinstance(error, OSError)
     state = error.sqlstate
