@@ -81,7 +81,7 @@ def test_an_announcement_below_the_floor_is_a_span_beside_it_and_the_floor_stays
     made = table()
     claim(made, [job(5)])
     made.hear(LanesReady({token(LANE): (at(2), at(9))}))
-    assert claim(made, [job(2), job(3)]) == [Span(LANE, at(2), 0, at(5)), Span(LANE, at(5), 5)]
+    assert claim(made, [job(2), job(3)]) == [Span(LANE, at(2))], "it reaches the floor: one span"
     made.hear(LanesReady({token(LANE): (at(8), at(8))}))
     assert claim(made, []) == [Span(LANE, at(5), 5)], "the span was walked to its end"
 
@@ -124,13 +124,26 @@ def test_discovery_finds_what_a_lost_hint_left_below_the_floor() -> None:
     made = table()
     claim(made, [job(9)])
     made.discovered([LaneHead(LANE, at(4), 4, True)], 2)
-    assert claim(made, [job(4)]) == [Span(LANE, at(4), 0, at(9)), Span(LANE, at(9), 9)]
+    assert claim(made, [job(4)]) == [Span(LANE, at(4))]
 
 
 def test_a_lane_whose_first_job_is_not_due_is_not_ready() -> None:
     made = LaneTable(Clock(), None)
     made.discovered([LaneHead(LANE, at(4), 4, False)], 1)
     assert not made.clock.anyone_ready
+
+
+def test_spans_that_overlap_become_one() -> None:
+    """A row found in two spans of a claim counts twice, and the lane would pass for empty."""
+    made = table()
+    claim(made, [job(100)])
+    for first, last in ((10, 30), (50, 60), (20, 40), (60, 70)):
+        made.hear(LanesReady({token(LANE): (at(first), at(last))}))
+    assert claim(made, []) == [
+        Span(LANE, at(10), 0, at(40)),
+        Span(LANE, at(50), 0, at(70)),
+        Span(LANE, at(100), 100),
+    ]
 
 
 def test_many_spans_are_merged_into_one_that_covers_them() -> None:

@@ -10,9 +10,14 @@ import psycopg
 import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
+from jobq.engine.fair import Clock
+from jobq.engine.lanes import LaneTable
 from jobq.engine.pool import QueueSpec
 from jobq.engine.worker import Worker
+from jobq.model import ClaimedJob, Lane
 from jobq.sql import Statements
+from jobq.store import BEGINNING, ClaimSettings, LaneHead, RunStore, run_sync
+from jobq.wakeup import LanesReady, token
 
 #: A poll interval that no test waits for: what starts sooner was woken.
 NEVER = 60.0
@@ -132,6 +137,33 @@ async def test_a_late_commit_whose_hint_is_lost_is_found_by_discovery(
             await until(lambda: started.ids == [2])
             slow.commit()
         await until(lambda: started.ids == [2, 1])
+
+
+def test_a_late_hint_of_a_batch_does_not_make_its_lane_look_empty(
+    database_url: str, jobs: Jobs
+) -> None:
+    """Forced: all rows of the batch are due at once, and its hint comes after the first claim of them."""
+    jobs.put_many(12, "note", notify=False)
+    jobs.put_many(10, "note", notify=False)
+    lane = Lane("default", "default", 0)
+    table = LaneTable(Clock(), None)
+    table.use_floors = True
+    settings = ClaimSettings("w", 60.0, 10.0, 5, 60.0)
+
+    def claim(most: int) -> list[ClaimedJob]:
+        plan = [(lane.tenant, most)]
+        call = RunStore(Statements("jobq")).claim(most, most, table.shares(plan), settings)
+        found = run_sync(jobs._plain, call)
+        table.answered(plan, found, most)
+        table.landed()
+        return found
+
+    table.discovered([LaneHead(lane, BEGINNING, 1, True)], 1)
+    due = claim(4)[0].run_at
+    table.hear(LanesReady({token(lane): (due, due)}))
+    assert len(claim(16)) == 16
+    assert table.clock.anyone_ready, "two more wait"
+    assert len(claim(16)) == 2
 
 
 @pytest.mark.case("B111")

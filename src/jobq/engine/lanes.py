@@ -29,6 +29,21 @@ Position = tuple[datetime, int]
 Hint = LanesReady | LookEverywhere | tuple[LaneHead, ...]
 
 
+def _united(spans: list[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Spans in order, those that overlap as one.
+
+    A claim does not skip rows that it has locked itself: one found in two spans would count twice, and a lane
+    that gave fewer jobs than asked for pass for empty.
+    """
+    united: list[tuple[datetime, datetime]] = []
+    for first, last in sorted(spans):
+        if united and first <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], last))
+        else:
+            united.append((first, last))
+    return united
+
+
 @dataclass(slots=True)
 class LaneState:
     """What is known of one lane."""
@@ -49,16 +64,17 @@ class LaneState:
         self.ready = True
         if self.floor is None or first > self.floor[0]:
             return
-        self.below.append((first, min(last, self.floor[0])))
-        self.below.sort()
+        self.below = _united([*self.below, (first, min(last, self.floor[0]))])
         if len(self.below) > MOST_SPANS:
-            self.below = [(self.below[0][0], max(end for _, end in self.below))]
+            self.below = [(self.below[0][0], self.below[-1][1])]
 
     def spans(self, *, use_floor: bool) -> list[Span]:
         """What to claim from, oldest first."""
         if self.floor is None or not use_floor:
             return [Span(self.lane)]
         older = [Span(self.lane, first, 0, last) for first, last in self.below]
+        if older and older[-1].until >= self.floor[0]:
+            return [*older[:-1], Span(self.lane, older[-1].after_run_at)]
         return [*older, Span(self.lane, *self.floor)]
 
     def taken(self, last: Position, *, exhausted: bool) -> None:
