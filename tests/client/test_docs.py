@@ -45,7 +45,9 @@ def test_the_examples_of_the_python_page_run(names: dict[str, Any], database: Da
 def test_the_recipes_run(names: dict[str, Any], database: Database) -> None:
     with JobQ() as app:
         run_examples("recipes.md", {"app": app, **names})
-    counts: dict[str, int] = dict(database.rows("SELECT kind, count(*) FROM jobq.job GROUP BY kind"))
+    counts: dict[str, int] = dict(
+        database.rows("SELECT kind, count(*) FROM jobq.job GROUP BY kind")
+    )
     assert counts == {
         "report.hourly": 1,
         "report.daily": 1,

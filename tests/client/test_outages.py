@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.client.support import Async, Colour, Database, Sync
 
-from jobq import DatabaseUnavailable, JobQ
+from jobq import DatabaseUnavailable, JobQ, db
 from jobq.client import pool
 from jobq.embedded import EmbeddedServer
 from jobq.migrate import migrate
@@ -214,3 +214,40 @@ async def test_sync_and_async_calls_of_one_app_go_together(app: JobQ, database: 
         *(Sync(app).enqueue("k") for _ in range(20)), *(Async(app).enqueue("k") for _ in range(20))
     )
     assert database.jobs() == 40
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_the_insert_is_prepared_unless_a_pooler_is_in_between(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """A transaction pooler makes up the process id it tells, and mixes up prepared statements."""
+    if not direct:
+        monkeypatch.setattr(db, "_BACKEND", "SELECT -1")
+    query = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%insert_job%'"
+    async with JobQ(database_url, pool_size=1) as app:
+        for options in ({}, {}, {"unique_key": "U"}):
+            app.enqueue("k", notify=False, **options)  # type: ignore[arg-type]
+            await app.aenqueue("k", notify=False, **options)  # type: ignore[arg-type]
+        conn = app._drivers.sync()._pool.take()
+        assert conn.execute(query).fetchall() == [(int(direct),)]
+        app._drivers.sync()._pool.give(conn)
+        aconn = await app._drivers.asynchronous()._pool.take()
+        assert await (await aconn.execute(query)).fetchall() == [(int(direct),)]
+        app._drivers.asynchronous()._pool.give(aconn)
+    assert database.jobs() == 5
+
+
+@pytest.mark.parametrize("shape", ["plain", "keyed", "many"])
+async def test_a_serialization_failure_of_our_own_transaction_is_begun_again(
+    colour: Colour, app: JobQ, database: Database, shape: str
+) -> None:
+    database.rows(
+        "CREATE SEQUENCE public.tries; CREATE FUNCTION public.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$"
+        " BEGIN IF nextval('public.tries') = 1 THEN RAISE EXCEPTION 'no' USING ERRCODE = '40001'; END IF;"
+        " RETURN NEW; END $$; CREATE TRIGGER fail_once BEFORE INSERT ON jobq.job"
+        " FOR EACH ROW EXECUTE FUNCTION public.fail_once()"
+    )
+    jobs = [app.new("k", unique_key="U" if shape == "keyed" else None)]
+    made = await colour.many(jobs * 3 if shape == "many" else jobs)
+    assert made[0].created
+    assert database.jobs() == len(made)
