@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -279,6 +280,28 @@ async def test_a_pool_never_runs_more_than_its_slots(database_url: str, jobs: Jo
         await jobs.finished(ids)
     assert most <= 9
     assert jobs.statuses(ids) == {"DONE": 300}
+
+
+async def test_express_slots_are_filled_at_once_after_the_last_slot_of_all(
+    database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobq.engine.dispatcher.FIRST_POLL", NEVER)
+    leave = asyncio.Event()
+
+    async def work() -> None:
+        await leave.wait()
+
+    async with working(
+        database_url, handlers(work=work), concurrency=1, express_slots=1, poll_interval=NEVER,
+        lease_duration=NEVER,
+    ) as worker:  # fmt: skip
+        await until(lambda: worker.dispatcher._poll >= 0.2)
+        worker.dispatcher._poll_at = time.monotonic() + NEVER
+        for tenant in ("a", "b"):
+            jobs.put("work", tenant=tenant, notify=False)
+        jobs.wake()
+        await until(lambda: worker.running == 2, patience=5)
+        leave.set()
 
 
 async def test_a_late_tenant_interleaves_with_a_flood(database_url: str, jobs: Jobs) -> None:

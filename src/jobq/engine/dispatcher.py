@@ -153,7 +153,7 @@ class Dispatcher:
         if jobs:
             self._poll = FIRST_POLL
             self._poll_at = min(self._poll_at, time.monotonic() + self._poll)
-        return pool.clock.anyone_ready and pool.free > 0
+        return pool.clock.anyone_ready and pool.free_express > 0
 
     async def release_lost(self, *, now: bool = False) -> None:
         """After a claim whose answer was lost: what it took is given back by its lease.
