@@ -74,6 +74,8 @@ def check_error(response: httpx.Response, status: int, code: str, *fields: str) 
     assert body.keys() <= {"error", "code", "requestId", "fields"}
     assert body["code"] == code, body
     assert body["requestId"] == response.headers["x-request-id"]
+    if status in (429, 503):
+        assert int(response.headers["retry-after"]) > 0
     assert set(fields) <= set(body.get("fields", {})), body
     for word in ("Traceback", "SELECT ", "psycopg", "detail", "jsonb", "unnest"):
         assert word not in response.text

@@ -43,7 +43,7 @@ _STATUS: tuple[tuple[type[JobQError], int], ...] = (
     (DatabaseUnavailable, 503),
     (SchemaError, 503),
 )
-_HTTP_SENTENCES = {
+_OF_ROUTING = {
     404: ("not_found", "nothing is at this path; /docs lists what is"),
     405: (
         "method_not_allowed",
@@ -107,10 +107,8 @@ def refusal(error: BaseException) -> HttpError | None:
     """What an error is to a client; None: a fault of ours, whose text stays in the log."""
     if isinstance(error, HttpError):
         return error
-    if isinstance(error, HTTPException):
-        code, sentence = _HTTP_SENTENCES.get(
-            error.status_code, ("http", "the request cannot be served")
-        )
+    if isinstance(error, HTTPException) and error.status_code in _OF_ROUTING:
+        code, sentence = _OF_ROUTING[error.status_code]
         return HttpError(error.status_code, code, sentence, headers=error.headers)
     if isinstance(error, JobQError):
         return _of_jobq(error)
