@@ -11,13 +11,23 @@ import psycopg
 import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
+from jobq.engine.discovery import Discovery
 from jobq.engine.fair import Clock
 from jobq.engine.lanes import LaneTable
-from jobq.engine.pool import QueueSpec
+from jobq.engine.pool import QueueSpec, make_pools
+from jobq.engine.session import Session
 from jobq.engine.worker import Worker
 from jobq.model import ClaimedJob, Lane
 from jobq.sql import Statements
-from jobq.store import BEGINNING, ClaimSettings, LaneHead, RunStore, run_sync
+from jobq.store import (
+    BEGINNING,
+    Call,
+    ClaimSettings,
+    LaneHead,
+    RunStore,
+    UpkeepStore,
+    run_sync,
+)
 from jobq.wakeup import LanesReady, token
 
 #: A poll interval that no test waits for: what starts sooner was woken.
@@ -165,6 +175,27 @@ def test_a_late_hint_of_a_batch_does_not_make_its_lane_look_empty(
     assert len(claim(16)) == 16
     assert table.clock.anyone_ready, "two more wait"
     assert len(claim(16)) == 2
+
+
+async def test_one_slow_answer_does_not_keep_discovery_from_looking(database_url: str) -> None:
+    """As after an outage, when the connection is made anew and hints were lost. Slow ones in a row are throttled."""
+    session = Session(database_url, "jobq test", lost=lambda error: None, found=lambda: None)
+    discovery = Discovery(session, UpkeepStore(Statements("jobq")), make_pools(None, 1, 0))
+
+    async def walk(*, slow: bool) -> float:
+        discovery.poll()
+        await until(lambda: time.monotonic() >= discovery.next_at)
+        busy = Call("busy", b"SELECT pg_sleep(0.2)", {}, list)
+        others = [session.run(busy)] if slow else []
+        await asyncio.gather(*others, discovery.step())
+        discovery.poll()
+        return discovery.next_at - time.monotonic()
+
+    await session.connection()
+    await walk(slow=False)
+    assert await walk(slow=True) < 1
+    assert await walk(slow=True) > 2, "a twentieth of the time"
+    await session.close()
 
 
 @pytest.mark.case("B111")

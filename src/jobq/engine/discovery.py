@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jobq.engine.periodic import FREE_OF_CHARGE, Throttle
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Session
 from jobq.model import Lane
@@ -14,10 +15,6 @@ from jobq.store.upkeep import LAST_NAME
 
 #: Lanes of one statement.
 BATCH = 500
-#: A walk that takes longer than this (seconds) is throttled to a twentieth of the time: under a pinned
-#: snapshot each lane's head is a walk over dead entries.
-FREE_OF_CHARGE = 0.005
-SHARE = 20
 #: Rounds after which an idle lane that was not met is forgotten.
 FORGET_AFTER = 600
 
@@ -27,6 +24,8 @@ BEFORE_ALL = -32768
 @dataclass
 class Discovery:
     """Walks the lanes of the pools' queues, resuming where it stopped.
+
+    Under a pinned snapshot each lane's head is a walk over dead entries: what takes long is throttled.
 
     Args:
         session: the dispatcher's.
@@ -38,7 +37,7 @@ class Discovery:
     pools: Sequence[SlotPool]
     #: Monotonic time before which no statement may run.
     next_at: float = float("inf")
-    _not_before: float = 0.0
+    _throttle: Throttle = field(default_factory=Throttle)
     _left: list[tuple[str, str]] = field(default_factory=list)
     _after: Lane | None = None
     _round: int = 0
@@ -77,16 +76,15 @@ class Discovery:
             self._left.pop(0)
             self._after = None
         self._spent += took
-        if self._spent > FREE_OF_CHARGE:
-            self._not_before = time.monotonic() + took * (SHARE - 1)
+        self._throttle.took(took, cheap=self._spent <= FREE_OF_CHARGE)
         if self._left:
-            self.next_at = self._not_before
+            self.next_at = self._throttle.not_before
         else:
             self._finish()
 
     def _begin(self) -> None:
         self._left, self._after, self._spent = self._stretches(), None, 0.0
-        self.next_at = self._not_before
+        self.next_at = self._throttle.not_before
 
     def _finish(self) -> None:
         self.next_at = float("inf")

@@ -59,25 +59,43 @@ class Periodic:
                 continue
 
 
+class Throttle:
+    """When a scan from the bottom may begin: at once while it is cheap.
+
+    One slow answer proves nothing (the connection had to be made anew, the disk was busy), and right after an outage
+    is when hints were lost: of the last two scans the faster one counts.
+    """
+
+    def __init__(self) -> None:
+        self.not_before = 0.0
+        self._last = 0.0
+
+    def took(self, seconds: float, *, cheap: bool) -> None:
+        """A scan took this long; `cheap`: no pause is due for it."""
+        if not cheap:
+            self.not_before = time.monotonic() + min(seconds, self._last) * (SHARE - 1)
+        self._last = seconds
+
+
 class Floor:
     """Where a scan over due times starts: at the bottom while that is cheap, else above what was handled."""
 
     def __init__(self) -> None:
         self._floor = BEGINNING
-        self._bottom_at = 0.0
+        self._throttle = Throttle()
         self._from_bottom = True
         self._began = 0.0
 
     def start(self) -> datetime:
         """Begin a scan."""
         self._began = time.monotonic()
-        self._from_bottom = self._began >= self._bottom_at
+        self._from_bottom = self._began >= self._throttle.not_before
         return BEGINNING if self._from_bottom else self._floor
 
     def done(self, handled: datetime | None) -> None:
         """The scan handled everything up to a time (None: nothing new)."""
-        took = time.monotonic() - self._began
-        if self._from_bottom and took > FREE_OF_CHARGE:
-            self._bottom_at = time.monotonic() + took * (SHARE - 1)
+        if self._from_bottom:
+            took = time.monotonic() - self._began
+            self._throttle.took(took, cheap=took <= FREE_OF_CHARGE)
         if handled is not None:
             self._floor = max(self._floor, handled)
