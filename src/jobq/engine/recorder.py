@@ -12,7 +12,7 @@ import psycopg
 from jobq import logs
 from jobq.db import is_unavailable
 from jobq.engine.runner import Run
-from jobq.engine.session import Retry, Session
+from jobq.engine.session import RETRY_MOST, Retry, Session
 from jobq.migrate import PARTITION_DAYS
 from jobq.model import Claim, JobStatus, Outcome, Verdict
 from jobq.store import RunStore, UpkeepStore
@@ -25,6 +25,9 @@ MOST_PER_WRITE = 1000
 PROGRESS_PERIOD = 0.5
 #: Times a single outcome that PostgreSQL refuses is tried again before it is left to its lease.
 MOST_REFUSALS = 5
+#: SQLSTATE classes that say "not now": rolled back (40), locked (55), cancelled (57). What they refuse is tried again
+#: for as long as its lease holds.
+_NOT_NOW = ("40", "55", "57")
 
 #: What became of a run: success, retry, dead, failed, cancelled, released or lease_lost; with its status
 #: and the time it is due again.
@@ -149,13 +152,19 @@ class Recorder:
         left = list(entries)
         try:
             while left:
-                write = self._writer(left[0])
-                same = [entry for entry in left if self._writer(entry) == write]
-                await self._write_batch(write, same[:MOST_PER_WRITE])
+                await self._write_batch(self._writer(left[0]), self._next_batch(left))
                 left = [entry for entry in left if not entry.done]
         finally:
             self._writing = []
             self._waiting[:0] = [entry for entry in left if not entry.done]
+
+    def _next_batch(self, left: list[Entry]) -> list[Entry]:
+        """What goes into one statement: outcomes of one kind. One that was refused is tried again alone."""
+        if left[0].refusals:
+            return left[:1]
+        write = self._writer(left[0])
+        same = [entry for entry in left if not entry.refusals and self._writer(entry) == write]
+        return same[:MOST_PER_WRITE]
 
     def _writer(self, entry: Entry) -> Write:
         match entry.outcome.verdict:
@@ -201,22 +210,23 @@ class Recorder:
         """One outcome is refused: drop what may be at fault, try again a few times, then leave it to its lease."""
         entry.refusals += 1
         entry.done = True
+        state = getattr(error, "sqlstate", None) or ""
         log.warning(
-            "an outcome was refused", job_id=entry.run.job.id, kind=entry.run.job.kind,
-            sqlstate=getattr(error, "sqlstate", None), tries=entry.refusals,
+            "an outcome was refused", job_id=entry.run.job.id, kind=entry.run.job.kind, sqlstate=state,
+            tries=entry.refusals,
         )  # fmt: skip
         if isinstance(error, psycopg.DataError | psycopg.errors.ProgramLimitExceeded):
             entry.outcome.result = None
             if entry.outcome.error is not None:
                 entry.outcome.error = "the error text could not be stored"
-        if entry.refusals >= MOST_REFUSALS:
+        if entry.refusals >= MOST_REFUSALS and not state.startswith(_NOT_NOW):
             log.error(
                 "an outcome is left to its lease", job_id=entry.run.job.id, kind=entry.run.job.kind
             )
             self.gave_up(entry.run)
             return
         self._later += 1
-        delay = 0.1 * 2**entry.refusals
+        delay = min(0.1 * 2 ** min(entry.refusals, 9), RETRY_MOST)
         asyncio.get_running_loop().call_later(delay, self._again, entry)
 
     def _again(self, entry: Entry) -> None:

@@ -284,7 +284,7 @@ class Worker:
             self._report,
         )  # fmt: skip
         self.recorder = Recorder(
-            self._session("jobq record", lock_timeout="2s"), runs, self._upkeep,
+            self._session("jobq record", lock_timeout="500ms"), runs, self._upkeep,
             Backoff(settings.backoff_base, settings.backoff_max), settings.keep_payload,
             self.active.recorded, self.active.gave_up,
         )  # fmt: skip
