@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from jobq.bench.board import Board, now
 from jobq.bench.report import Budget, Metric, Sample
@@ -49,37 +49,66 @@ def raw(stage: Stage, database: Database, loops: int) -> float:
     return float(jobs / (ended - began) * 1e9)
 
 
-def drain(name: str, workers: int, concurrency: int) -> Callable[[Stage], Mapping[str, Sample]]:
-    """The benchmark of so many processes with so many slots each."""
+def compare(
+    stage: Stage, workers: int, concurrency: int, loops: Sequence[int]
+) -> tuple[float, list[float]]:
+    """Jobs a second through worker processes, and through so many raw loops each."""
 
-    def measure(stage: Stage) -> Mapping[str, Sample]:
-        def through_workers() -> float:
+    def through_workers() -> float:
+        with stage.server.database() as database:
+            return ours(stage, database, workers, concurrency)
+
+    def through_loops() -> list[float]:
+        rates = []
+        for count in loops:
             with stage.server.database() as database:
-                return ours(stage, database, workers, concurrency)
+                rates.append(raw(stage, database, count))
+        return rates
 
-        def through_loops() -> float:
-            with stage.server.database() as database:
-                return raw(stage, database, workers)
-
-        return {name: Sample(*stage.both(through_workers, through_loops))}
-
-    return measure
+    return stage.both(through_workers, through_loops)
 
 
-def _benchmark(name: str, workers: int, concurrency: int, budget: Budget | None) -> Benchmark:
-    loops = "raw SQL loop" if workers == 1 else f"{workers} raw SQL loops"
-    metric = Metric(name, "jobs/s", f"{loops}: claim 100, finish 100, two connections", budget)
-    return Benchmark(
-        f"no-op jobs, {workers} worker process(es) with concurrency {concurrency}",
-        (metric,),
-        drain(name, workers, concurrency),
-    )
+def one_process(stage: Stage) -> Mapping[str, Sample]:
+    """One worker process, 200 slots."""
+    rate, (loop,) = compare(stage, 1, 200, [1])
+    return {"drain_1_process": Sample(rate, loop)}
 
 
+def two_processes(stage: Stage) -> Mapping[str, Sample]:
+    """Two worker processes, 200 slots each, beside the one loop and beside two."""
+    rate, (loop, two) = compare(stage, 2, 200, [1, 2])
+    return {
+        "drain_2_processes": Sample(rate, loop),
+        "drain_2_processes_2_loops": Sample(rate, two),
+    }
+
+
+def few_slots(stage: Stage) -> Mapping[str, Sample]:
+    """One worker process with as many slots as it has by default."""
+    rate, (loop,) = compare(stage, 1, 20, [1])
+    return {"drain_concurrency_20": Sample(rate, loop)}
+
+
+_LOOP = "raw SQL loop: claim 100, finish 100, two connections"
 _BUDGET = Budget("ratio", ">=", 0.65)
 
 BENCHMARKS = (
-    _benchmark("drain_1_process", 1, 200, _BUDGET),
-    _benchmark("drain_2_processes", 2, 200, _BUDGET),
-    _benchmark("drain_concurrency_20", 1, 20, None),
+    Benchmark(
+        "no-op jobs through a worker process, concurrency 200",
+        (Metric("drain_1_process", "jobs/s", _LOOP, _BUDGET),),
+        one_process,
+    ),
+    Benchmark(
+        "no-op jobs through two worker processes, concurrency 200 each",
+        (
+            Metric("drain_2_processes", "jobs/s", _LOOP, _BUDGET),
+            Metric("drain_2_processes_2_loops", "jobs/s", f"two processes of the {_LOOP}"),
+        ),
+        two_processes,
+    ),
+    Benchmark(
+        "no-op jobs through a worker process, concurrency 20",
+        (Metric("drain_concurrency_20", "jobs/s", _LOOP),),
+        few_slots,
+    ),
 )

@@ -15,6 +15,7 @@ from jobq.bench.report import Metric, Sample
 from jobq.bench.server import Database, Server
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 #: Seconds between two looks at what is waited for.
 TICK = 0.002
@@ -137,7 +138,7 @@ class Stage:
             self._shown = time.monotonic()
             self.show(done, total, text)
 
-    def both(self, ours: Callable[[], T], reference: Callable[[], T]) -> tuple[T, T]:
+    def both(self, ours: Callable[[], T], reference: Callable[[], U]) -> tuple[T, U]:
         """Measure ours and the reference, first the one and in the next run first the other."""
         if self.run % 2 == 0:
             first = ours()
