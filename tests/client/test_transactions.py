@@ -232,3 +232,16 @@ async def test_a_typed_enqueue_joins_the_callers_transaction(app: JobQ, database
         conn.rollback()
         send.options(connection=conn, notify=False).enqueue(to="b")
     assert database.rows("SELECT payload FROM jobq.job") == [({"to": "b"},)]
+
+
+async def test_a_callers_connection_needs_no_database_url(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOBQ_DATABASE_URL", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    app = JobQ()
+    with psycopg.connect(database.url) as conn:
+        app.enqueue("k", unique_key="U", connection=conn)
+    async with await psycopg.AsyncConnection.connect(database.url) as aconn:
+        await app.aenqueue("k", connection=aconn)
+    assert database.jobs() == 2

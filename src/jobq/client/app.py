@@ -10,11 +10,13 @@ from typing import Any, Self, TypeVar, Unpack, cast
 import psycopg
 
 from jobq import config, fields, migrate
+from jobq.client.asynchronous import enqueue_within
 from jobq.client.drivers import Drivers
 from jobq.client.function import Decorator, JobFunction
 from jobq.client.options import DECORATED, EnqueueOptions, JobOptions
 from jobq.client.plan import Request, is_plain
 from jobq.client.record import JobRecord, record
+from jobq.client.synchronous import enqueue_within as enqueue_within_sync
 from jobq.errors import InvalidJob, JobNotFound
 from jobq.fields import SNAKE, Naming
 from jobq.handlers import Handler, Registry
@@ -179,11 +181,17 @@ class JobQ:
         Raises:
             IdempotencyConflict, KeyInProgress, DatabaseUnavailable: see `enqueue`.
         """
-        if connection is None and isinstance(jobs, list) and len(jobs) == 1 and is_plain(jobs[0]):
-            return [self._drivers.sync().insert(jobs[0], notify=notify)]
-        conn = _of_colour(connection, psycopg.Connection, "aenqueue")
-        request = self._request(jobs, own=conn is None, notify=notify, naming=naming)
-        return self._drivers.sync().enqueue(request, conn) if request else []
+        listed = jobs if isinstance(jobs, list) else list(jobs)
+        if not listed:
+            return []
+        if connection is not None:
+            conn = _of_colour(connection, psycopg.Connection, "aenqueue")
+            request = Request(self._store, listed, own=False, notify=notify, naming=naming)
+            return enqueue_within_sync(conn, request)
+        if len(listed) == 1 and is_plain(listed[0]):
+            return [self._drivers.sync().insert(listed[0], notify=notify)]
+        request = Request(self._store, listed, own=True, notify=notify, naming=naming)
+        return self._drivers.sync().enqueue(request)
 
     async def aenqueue_many(
         self,
@@ -194,11 +202,17 @@ class JobQ:
         naming: Naming = SNAKE,
     ) -> list[Job]:
         """The same in a coroutine (see `enqueue_many`)."""
-        if connection is None and isinstance(jobs, list) and len(jobs) == 1 and is_plain(jobs[0]):
-            return [await self._drivers.asynchronous().insert(jobs[0], notify=notify)]
-        conn = _of_colour(connection, psycopg.AsyncConnection, "enqueue")
-        request = self._request(jobs, own=conn is None, notify=notify, naming=naming)
-        return await self._drivers.asynchronous().enqueue(request, conn) if request else []
+        listed = jobs if isinstance(jobs, list) else list(jobs)
+        if not listed:
+            return []
+        if connection is not None:
+            conn = _of_colour(connection, psycopg.AsyncConnection, "enqueue")
+            request = Request(self._store, listed, own=False, notify=notify, naming=naming)
+            return await enqueue_within(conn, request)
+        if len(listed) == 1 and is_plain(listed[0]):
+            return [await self._drivers.asynchronous().insert(listed[0], notify=notify)]
+        request = Request(self._store, listed, own=True, notify=notify, naming=naming)
+        return await self._drivers.asynchronous().enqueue(request)
 
     def get(self, id: int) -> JobRecord:
         """A job as it stands, live or finished.
@@ -254,17 +268,9 @@ class JobQ:
             timeout=self.settings.job_timeout,
         )
 
-    def _request(
-        self, jobs: Iterable[NewJob], *, own: bool, notify: bool, naming: Naming
-    ) -> Request | None:
-        listed = jobs if isinstance(jobs, list) else list(jobs)
-        return (
-            Request(self._store, listed, own=own, notify=notify, naming=naming) if listed else None
-        )
 
-
-def _of_colour(connection: object, wanted: type[T], other: str) -> T | None:
-    if connection is None or isinstance(connection, wanted):
+def _of_colour(connection: object, wanted: type[T], other: str) -> T:
+    if isinstance(connection, wanted):
         return connection
     reason = f"must be a psycopg.{wanted.__name__}"
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):

@@ -22,7 +22,7 @@ class AsyncDriver:
 
     Args:
         store: its statements.
-        pool: where they run unless the caller brings a connection.
+        pool: the connections they run on.
     """
 
     def __init__(self, store: EnqueueStore, pool: AsyncPool) -> None:
@@ -30,16 +30,11 @@ class AsyncDriver:
         self._pool = pool
         self._announcer = AsyncAnnouncer(self._notify)
 
-    async def enqueue(
-        self, request: Request, connection: psycopg.AsyncConnection[Any] | None = None
-    ) -> list[Job]:
-        """Enqueue jobs, all or none, in a transaction of our own or in the caller's."""
+    async def enqueue(self, request: Request) -> list[Job]:
+        """Enqueue jobs, all or none, in a transaction of our own."""
         while True:
             try:
-                if connection is None:
-                    found = await self._alone(request)
-                else:
-                    found = await _perform(connection, request)
+                found = await self._alone(request)
             except (psycopg.Error, OSError, WinnerGone) as error:
                 request.failed(error)
             else:
@@ -91,6 +86,15 @@ class AsyncDriver:
 
     async def _notify(self, messages: Sequence[str]) -> None:
         await self._run(self._store.notify(messages), prepare=True)
+
+
+async def enqueue_within(connection: psycopg.AsyncConnection[Any], request: Request) -> list[Job]:
+    """Enqueue jobs, all or none, in a caller's transaction."""
+    while True:
+        try:
+            return [item.job for item in await _perform(connection, request)]
+        except (psycopg.Error, OSError, WinnerGone) as error:
+            request.failed(error)
 
 
 async def _perform(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:

@@ -22,7 +22,7 @@ class SyncDriver:
 
     Args:
         store: its statements.
-        pool: where they run unless the caller brings a connection.
+        pool: the connections they run on.
     """
 
     def __init__(self, store: EnqueueStore, pool: SyncPool) -> None:
@@ -30,16 +30,11 @@ class SyncDriver:
         self._pool = pool
         self._announcer = SyncAnnouncer(self._notify)
 
-    def enqueue(
-        self, request: Request, connection: psycopg.Connection[Any] | None = None
-    ) -> list[Job]:
-        """Enqueue jobs, all or none, in a transaction of our own or in the caller's."""
+    def enqueue(self, request: Request) -> list[Job]:
+        """Enqueue jobs, all or none, in a transaction of our own."""
         while True:
             try:
-                if connection is None:
-                    found = self._alone(request)
-                else:
-                    found = _perform(connection, request)
+                found = self._alone(request)
             except (psycopg.Error, OSError, WinnerGone) as error:
                 request.failed(error)
             else:
@@ -87,6 +82,15 @@ class SyncDriver:
 
     def _notify(self, messages: Sequence[str]) -> None:
         self._run(self._store.notify(messages), prepare=True)
+
+
+def enqueue_within(connection: psycopg.Connection[Any], request: Request) -> list[Job]:
+    """Enqueue jobs, all or none, in a caller's transaction."""
+    while True:
+        try:
+            return [item.job for item in _perform(connection, request)]
+        except (psycopg.Error, OSError, WinnerGone) as error:
+            request.failed(error)
 
 
 def _perform(conn: psycopg.Connection[Any], request: Request) -> list[Enqueued]:
