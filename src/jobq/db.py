@@ -211,7 +211,6 @@ def _configuration(settings: dict[str, str]) -> dict[str, list[str]]:
     return {"names": list(wanted), "values": list(wanted.values())}
 
 
-
 def _parameters(url: str, name: str) -> dict[str, Any]:
     given = conninfo(url)
     return {
