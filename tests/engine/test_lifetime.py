@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import threading
 import time
 import weakref
 from datetime import timedelta
@@ -13,9 +14,10 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
-from tests.engine.support import Jobs, handlers, until, working
+from tests.engine.support import PATIENCE, Jobs, handlers, settings, until, working
 
 from jobq.context import Context
+from jobq.engine.worker import Worker
 from jobq.sql import Statements
 from jobq.store import JobStore, run_sync
 
@@ -127,13 +129,11 @@ async def test_handlers_that_take_every_connection_of_theirs_cost_no_lease(
 async def test_a_worker_has_at_most_four_connections(database_url: str, jobs: Jobs) -> None:
     async def work() -> None: ...
 
-    mine = "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name LIKE 'jobq %' AND datname = current_database()"
     async with working(database_url, handlers(work=work)):
         most = 0
         ids = jobs.put_many(200, "work")
         while "QUEUED" in jobs.statuses(ids):
-            row = jobs.conn.execute(mine).fetchone()
-            most = max(most, row["n"] if row else 0)
+            most = max(most, sessions(jobs))
             await asyncio.sleep(0)
         await jobs.finished(ids)
     assert 1 <= most <= 4
@@ -223,3 +223,50 @@ def cancel(jobs: Jobs, ids: list[int]) -> None:
     """Cancel jobs, as the API does."""
     with psycopg.Connection.connect(jobs.conn.info.dsn, autocommit=True) as conn:
         run_sync(conn, JobStore(Statements("jobq")).cancel(ids, 8192))
+
+
+async def test_a_worker_that_is_cancelled_leaves_nothing_behind(
+    database_url: str, jobs: Jobs
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    worker = Worker(settings(database_url), handlers(work=work))
+    task = asyncio.create_task(worker.run())
+    await jobs.reach(jobs.put("work"), "RUNNING")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait_for(cancelled.wait(), PATIENCE)
+    assert not [thread for thread in threading.enumerate() if thread.name == "jobq-heartbeat"]
+    await until(lambda: not sessions(jobs))
+
+
+async def test_a_worker_stops_where_a_handler_cancels_one_of_its_own_tasks(
+    database_url: str, jobs: Jobs
+) -> None:
+    """As one does that cancels all tasks to clean up: better no worker than one that looks alive."""
+
+    async def sweep() -> None:
+        for task in asyncio.all_tasks():
+            if "Recorder" in task.get_name():
+                task.cancel()
+
+    worker = Worker(settings(database_url), handlers(sweep=sweep))
+    jobs.put("sweep")
+    assert await asyncio.wait_for(worker.run(), PATIENCE) is False
+    assert worker.broken
+
+
+def sessions(jobs: Jobs) -> int:
+    """How many sessions of workers there are in this database."""
+    row = jobs.conn.execute(
+        "SELECT count(*) AS n FROM pg_stat_activity"
+        " WHERE application_name LIKE 'jobq %' AND datname = current_database()"
+    ).fetchone()
+    return int(row["n"]) if row else 0

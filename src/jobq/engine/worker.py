@@ -94,15 +94,17 @@ class Worker:
     # --- life ---------------------------------------------------------------------------------
 
     async def run(self) -> bool:
-        """Work until `stop` is called, then shut down; whether every outcome was recorded."""
+        """Work until `stop` is called, then shut down; whether every outcome was recorded.
+
+        Where it is cancelled instead, it leaves at once: handlers are cancelled, leases end by themselves.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             await self._start()
-        except BaseException:
+            await self._stop_requested.wait()
+            return await self._shut_down()
+        finally:
             await self._close()
-            raise
-        await self._stop_requested.wait()
-        return await self._shut_down()
 
     def stop(self) -> None:
         """Ask the worker to shut down; safe to call more than once, from the loop."""
@@ -185,7 +187,6 @@ class Worker:
         await self.active.until_returned(max(ends, time.monotonic() + CANCEL_TIME / 4))
         self.active.release_rest()
         recorded = await self._say_goodbye()
-        await self._close()
         log.info("worker stopped", worker=self.id, recorded=recorded)
         return recorded
 
@@ -204,9 +205,11 @@ class Worker:
         return not self.recorder.unrecorded
 
     async def _close(self) -> None:
-        for task in self._tasks:
+        self.active.stop_all()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._heartbeat.stop()
         for session in self._sessions:
             await session.close()
@@ -248,7 +251,14 @@ class Worker:
         return self.recorder.unrecorded < max(4 * self.slots, 1000)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error: BaseException | None
+        if (
+            task.cancelled()
+        ):  # by us when we close, else by a handler that cancels whatever it finds
+            error = asyncio.CancelledError() if task in self._tasks else None
+        else:
+            error = task.exception()
+        if error is not None:
             log.error("the worker is broken and stops", task=task.get_name(), exc_info=error)
             self.broken = True
             self.stop()
