@@ -14,9 +14,8 @@ from tests.engine.support import Jobs, handlers, until, working
 from jobq.engine.discovery import Discovery
 from jobq.engine.fair import Clock
 from jobq.engine.lanes import LaneTable
-from jobq.engine.pool import QueueSpec, make_pools
+from jobq.engine.pool import make_pools
 from jobq.engine.session import Session
-from jobq.engine.worker import Worker
 from jobq.model import ClaimedJob, Lane
 from jobq.sql import Statements
 from jobq.store import (
@@ -272,47 +271,6 @@ async def test_a_retry_is_promoted_when_due_though_the_poll_is_far_away(
     assert attempts == 4
 
 
-async def test_a_queue_with_slots_of_its_own_uses_no_more_and_unserved_queues_wait(
-    database_url: str, jobs: Jobs
-) -> None:
-    running: dict[str, int] = {"mail": 0, "default": 0}
-    most = dict(running)
-
-    async def work(queue: str) -> None:
-        running[queue] += 1
-        most[queue] = max(most[queue], running[queue])
-        await asyncio.sleep(0)
-        running[queue] -= 1
-
-    queues = [QueueSpec("default"), QueueSpec("mail", 2)]
-    async with working(database_url, handlers(work=work), queues=queues, concurrency=3) as worker:
-        ids = jobs.put_many(40, "work", {"queue": "mail"}, queue="mail", notify=False)
-        ids += jobs.put_many(40, "work", {"queue": "default"}, queue="default")
-        other = jobs.put("work", {"queue": "other"}, queue="other")
-        await jobs.finished(ids)
-        assert worker.running == 0
-    assert most["mail"] <= 2
-    assert most["default"] <= 3
-    assert jobs[other]["status"] == "QUEUED"
-
-
-async def test_a_pool_never_runs_more_than_its_slots(database_url: str, jobs: Jobs) -> None:
-    running = most = 0
-
-    async def work() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-
-    async with working(database_url, handlers(work=work), concurrency=7, express_slots=2):
-        ids = [id_ for tenant in "abcdefghij" for id_ in jobs.put_many(30, "work", tenant=tenant)]
-        await jobs.finished(ids)
-    assert most <= 9
-    assert jobs.statuses(ids) == {"DONE": 300}
-
-
 async def test_express_slots_are_filled_at_once_after_the_last_slot_of_all(
     database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,21 +291,6 @@ async def test_express_slots_are_filled_at_once_after_the_last_slot_of_all(
         jobs.wake()
         await until(lambda: worker.running == 2, patience=5)
         leave.set()
-
-
-async def test_a_late_tenant_interleaves_with_a_flood(database_url: str, jobs: Jobs) -> None:
-    order: list[str] = []
-
-    async def note(tenant: str) -> None:
-        order.append(tenant)
-
-    jobs.put_many(400, "note", {"tenant": "flood"}, tenant="flood", notify=False)
-    late = jobs.put_many(20, "note", {"tenant": "late"}, tenant="late", notify=False)
-    async with working(database_url, handlers(note=note), concurrency=4):
-        await jobs.finished(late)
-    assert order.index("late") < 60
-    last = max(index for index, tenant in enumerate(order) if tenant == "late")
-    assert last < 150, "the late tenant's jobs did not wait for the flood"
 
 
 @pytest.mark.case("B94")
@@ -387,30 +330,3 @@ async def test_what_travels_as_a_hint_holds_no_names_of_tenants(
         )
         (notify,) = list(conn.notifies(timeout=10, stop_after=1))
     assert "secret" not in notify.payload
-
-
-async def test_the_gauges_of_a_worker_tell_busy_free_and_express_slots(
-    database_url: str, jobs: Jobs
-) -> None:
-    leave = asyncio.Event()
-
-    async def work() -> None:
-        await leave.wait()
-
-    async with working(database_url, handlers(work=work), concurrency=2, express_slots=1) as worker:
-        assert gauges(worker) == {"busy": 0, "free": 2, "express": 0}
-        jobs.put_many(3, "work", tenant="flood")
-        await until(lambda: worker.running == 2)
-        assert gauges(worker) == {"busy": 2, "free": 0, "express": 0}
-        jobs.put("work", tenant="quiet")
-        await until(lambda: worker.running == 3)
-        assert gauges(worker) == {"busy": 2, "free": 0, "express": 1}
-        assert jobs.statuses() == {"RUNNING": 3, "QUEUED": 1}, "the flood got no express slot"
-        leave.set()
-
-
-def gauges(worker: Worker) -> dict[str, float]:
-    """The slots of a worker by state, as its metrics show them."""
-    worker.update_metrics()
-    (family,) = [f for f in worker.metrics.registry.collect() if f.name == "jobq_worker_slots"]
-    return {sample.labels["state"]: sample.value for sample in family.samples}
