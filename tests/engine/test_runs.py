@@ -138,6 +138,21 @@ async def test_the_longest_retry_delay_is_clamped(database_url: str, jobs: Jobs)
     assert job["run_at"].year < 2100
 
 
+async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_job(
+    database_url: str, jobs: Jobs
+) -> None:
+    """As one behind a decorator does: nobody would await it, and the job would pass for done."""
+
+    async def work() -> None: ...
+
+    def wrapped() -> Any:
+        return work()
+
+    async with working(database_url, handlers(wrapped=wrapped)):
+        job = await jobs.reach(jobs.put("wrapped", max_attempts=1), "DEAD")
+    assert "wrapped returned a coroutine" in job["last_error"]
+
+
 async def test_an_unknown_kind_is_retried_and_names_what_is_known(
     database_url: str, jobs: Jobs
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -238,9 +239,14 @@ class Runner:
 
 def _call(handler: Handler, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
     try:
-        return handler.function(**arguments), None
+        result = handler.function(**arguments)
     except BaseException as error:  # noqa: BLE001 - it is raised again in the loop
         return None, error
+    if inspect.iscoroutine(result):
+        result.close()
+        text = f"{handler.name} returned a coroutine: make it `async def`, or await it there"
+        return None, TypeError(text)
+    return result, None
 
 
 def _failed(run: Run, error: BaseException) -> Outcome:
