@@ -20,8 +20,9 @@ from jobq.errors import DatabaseUnavailable
 from jobq.model import JobStatus, Lane
 from jobq.store import Enqueued
 
-#: Seconds between two announcements of a process.
-GAP = 0.005
+#: Seconds between two announcements of a process: more where they take longer, so that they take no more than
+#: a twentieth of the time of a machine that is busy, but never so much that a worker waits noticeably.
+LEAST_GAP, MOST_GAP, TIMES = 0.005, 0.025, 20.0
 
 log = logging.getLogger("jobq.client")
 
@@ -89,9 +90,10 @@ class AsyncAnnouncer:
     async def _run(self) -> None:
         try:
             while self._wakeups:
+                begun = time.monotonic()
                 with self._trouble:
                     await self._send(self._wakeups.take())
-                await asyncio.sleep(GAP)
+                await asyncio.sleep(_gap(begun))
         finally:
             self._task = None
 
@@ -134,9 +136,15 @@ class SyncAnnouncer:
                 if not messages:
                     self._thread = None
                     return
+            begun = time.monotonic()
             with self._trouble:
                 self._send(messages)
-            time.sleep(GAP)
+            time.sleep(_gap(begun))
+
+
+def _gap(begun: float) -> float:
+    """Seconds to wait after an announcement that began then."""
+    return min(max(LEAST_GAP, TIMES * (time.monotonic() - begun)), MOST_GAP)
 
 
 class _Trouble:
