@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from jobq.engine.fair import Clock
 from jobq.engine.lanes import LaneTable
 from jobq.model import Claim, ClaimedJob, Lane
@@ -178,14 +180,17 @@ def test_a_claim_that_filled_every_slot_says_nothing_of_tenants_behind_it() -> N
     assert ready == {"b", "c"}, "a gave less than asked for, b was cut, c was not reached"
 
 
-def test_an_unknown_lane_or_a_hint_without_lanes_makes_discovery_look() -> None:
-    made = table()
-    made.must_look = False
-    made.hear(LanesReady({token(Lane("new", "lane", 0)): (at(1), at(1))}))
-    assert made.must_look
-    made.must_look = False
-    made.hear(LanesReady({token(Lane("new", "lane", 0)): (at(2), at(2))}))
-    assert not made.must_look, "looked for once: it may be a queue that others serve"
+@pytest.mark.parametrize("queues", [None, frozenset({"mail"})], ids=["all", "some"])
+def test_an_unknown_lane_or_a_hint_without_lanes_makes_discovery_look(
+    queues: frozenset[str] | None,
+) -> None:
+    made = LaneTable(Clock(), queues)
+    for first in (True, False):
+        made.must_look = False
+        made.hear(LanesReady({token(Lane("new", "lane", 0)): (at(1), at(1))}))
+        assert made.must_look is (first or queues is None), (
+            "where others serve more queues it may be a lane of theirs: looked for once"
+        )
     made.hear(LookEverywhere())
     assert made.must_look
 

@@ -27,7 +27,7 @@ from jobq.store import (
     UpkeepStore,
     run_sync,
 )
-from jobq.wakeup import LanesReady, token
+from jobq.wakeup import LanesReady, ready, token
 
 #: A poll interval that no test waits for: what starts sooner was woken.
 NEVER = 60.0
@@ -82,6 +82,32 @@ async def test_a_job_enqueued_while_nobody_listened_is_found_when_listening_begi
             )
             jobs.put("note", {"number": number}, notify=False)
             await until(lambda number=number: number in started.ids)  # type: ignore[misc]
+
+
+async def test_a_hint_is_heard_although_a_rival_took_what_the_last_one_told_of(
+    database_url: str, jobs: Jobs, started: Started
+) -> None:
+    """Of two idle workers one takes the first job of a new lane; the other has to start the next one all the same."""
+    lane = Lane("default", "newcomer", 0)
+    async with working(
+        database_url, handlers(note=started()), poll_interval=NEVER, lease_duration=NEVER
+    ) as worker:
+        discovery, table = worker.dispatcher.discovery, worker.pools[0].table
+        await until(lambda: worker.dispatcher._poll >= 0.2 and not discovery._left)
+        worker.dispatcher._poll_at = time.monotonic() + NEVER
+        heard = asyncio.Event()
+        discovered = table.discovered
+
+        def note(heads: Any, round_: int) -> None:
+            discovered(heads, round_)
+            heard.set()
+
+        table.discovered = note  # type: ignore[method-assign]
+        jobs.wake(*ready([(lane, BEGINNING)]))
+        await heard.wait()
+        id_ = jobs.put("note", {"number": 1}, tenant=lane.tenant, notify=False)
+        jobs.wake(*ready([(lane, jobs[id_]["run_at"])]))
+        await until(lambda: started.ids == [1], patience=5)
 
 
 async def test_without_any_hint_the_poll_finds_the_job(

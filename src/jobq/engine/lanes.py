@@ -199,8 +199,10 @@ class LaneTable:
     def _announce(self, name: str, first: datetime, last: datetime) -> None:
         state = self._by_token.get(name)
         if state is None:
-            # Perhaps a lane of a queue that others serve: look once, not at every hint.
-            if name not in self._strange:
+            # Where others serve more queues it may be a lane of theirs: look once, not at every hint.
+            if self.queues is None:
+                self.must_look = True
+            elif name not in self._strange:
                 self._strange.add(name)
                 self.must_look = True
             return
