@@ -209,6 +209,29 @@ async def test_a_lost_cancel_hint_arrives_with_the_heartbeat(database_url: str, 
         await jobs.reach(id_, "CANCELLED")
 
 
+async def test_a_hint_alone_cancels_nothing(database_url: str, jobs: Jobs) -> None:
+    """Whoever may connect may NOTIFY; and a hint of long ago may meet a later run of its job."""
+    asked, leave = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        await leave.wait()
+
+    async with working(database_url, handlers(wait=wait), lease_duration=60) as worker:
+        ask = worker.active.ask
+
+        def note() -> None:
+            ask()
+            asked.set()
+
+        worker.active.ask = note
+        id_ = jobs.put("wait")
+        await jobs.reach(id_, "RUNNING")
+        jobs.wake(f"c {id_}")
+        await asked.wait()
+        leave.set()
+        await jobs.reach(id_, "DONE")
+
+
 async def test_a_run_that_is_stopped_before_its_first_step_still_ends(
     database_url: str, jobs: Jobs
 ) -> None:

@@ -116,14 +116,15 @@ class ActiveRuns:
                 self.runner.stop(run, Stop.CANCEL)
 
     def cancel_hint(self, ids: frozenset[int] | None) -> None:
-        """A hint to cancel. It may overtake the answer of the claim: those ids are remembered a while."""
-        if ids is None:
+        """A hint to cancel: whether it was asked for, the database tells, since anybody may send one.
+
+        It may overtake the answer of the claim: ids that are not held are remembered a while.
+        """
+        held = {claim.id for claim in self.held}
+        if ids is None or not held.isdisjoint(ids):
             self.ask()
-            return
-        held = {claim.id: claim for claim in self.held}
-        self.cancel([held[id_] for id_ in ids if id_ in held])
         now = time.monotonic()
-        early = {id_: now for id_ in ids if id_ not in held}
+        early = dict.fromkeys((ids or frozenset()) - held, now)
         self._early_cancels = {
             id_: at for id_, at in (self._early_cancels | early).items() if now - at < EARLY_CANCEL
         }
