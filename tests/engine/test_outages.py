@@ -309,3 +309,20 @@ async def test_a_claim_whose_answer_was_lost_is_released_by_its_lease(
     assert len(lost) == 1
     assert [entry["outcome"] for entry in job["history"]] == ["released"]
     assert job["attempts"] == 1
+
+
+async def test_claims_go_on_while_what_a_lost_claim_took_cannot_be_released(
+    database_url: str, jobs: Jobs
+) -> None:
+    async def work() -> None: ...
+
+    stranded = jobs.put("work")
+    jobs.conn.execute(
+        "UPDATE jobq.job SET status = 'RUNNING', lease = 1, lease_until = now() + interval '1 hour'"
+    )
+    async with working(database_url, handlers(work=work), lease_duration=60) as worker:
+        with psycopg.connect(database_url) as rival:
+            rival.execute("SELECT 1 FROM jobq.job WHERE id = %s FOR UPDATE", (stranded,))
+            worker.dispatcher._lost[1] = [0.0]
+            await jobs.reach(jobs.put("work"), "DONE")
+            assert 1 in worker.dispatcher._lost

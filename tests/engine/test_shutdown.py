@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import threading
 import time
+from typing import Any
 
+import psycopg
 import pytest
 from tests.engine.support import PATIENCE, Jobs, handlers, settings, until, working
 
@@ -106,8 +108,9 @@ async def test_released_jobs_are_announced_and_another_worker_starts_them_at_onc
 
 
 @pytest.mark.case("B46")
+@pytest.mark.parametrize("cut", [False, True], ids=["released at once", "at the second attempt"])
 async def test_a_claim_that_commits_after_the_stop_is_released(
-    database_url: str, jobs: Jobs
+    database_url: str, jobs: Jobs, *, cut: bool
 ) -> None:
     jobs.conn.execute(
         """
@@ -123,6 +126,16 @@ async def test_a_claim_that_commits_after_the_stop_is_released(
         started = True
 
     worker = Worker(settings(database_url), handlers(work=work))
+    run = worker.dispatcher.session.run
+
+    async def run_and_cut(call: Any) -> Any:
+        nonlocal cut
+        if call.name == "release" and cut:
+            cut = False
+            raise psycopg.OperationalError("the connection was cut")
+        return await run(call)
+
+    worker.dispatcher.session.run = run_and_cut  # type: ignore[method-assign]
     task = asyncio.create_task(worker.run())
     jobs.conn.execute("SELECT pg_advisory_lock(4711)")
     id_ = jobs.put("work")

@@ -16,7 +16,7 @@ from jobq.engine.discovery import Discovery
 from jobq.engine.lanes import MOST_TENANTS, Hint
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Retry, Session
-from jobq.model import Claim, ClaimedJob
+from jobq.model import ClaimedJob
 from jobq.store import ClaimSettings, RunStore
 
 log = logs.get("jobq.worker")
@@ -59,7 +59,7 @@ class Dispatcher:
     #: Whether the last attempt found the database away.
     outage: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Leases of claims whose answer was lost -> when to look (again) what they took (monotonic).
+    #: Leases of claims whose answer was lost or too late -> when to look (again) what they took (monotonic).
     _lost: dict[int, list[float]] = field(default_factory=dict)
     _retry: Retry = field(default_factory=Retry)
 
@@ -146,7 +146,8 @@ class Dispatcher:
             pool.table.landed()
         self.claimed(time.monotonic() - began)
         if self._stopped.is_set():
-            await self._release([job.claim for job in jobs])
+            self._lost[lease] = [began]
+            await self.release_lost(now=True)
             return False
         for job in jobs:
             self.start(job, pool)
@@ -156,20 +157,30 @@ class Dispatcher:
         return pool.clock.anyone_ready and pool.free_express > 0
 
     async def release_lost(self, *, now: bool = False) -> None:
-        """After a claim whose answer was lost: what it took is given back by its lease.
+        """After a claim whose answer was lost, or came too late: what it took is given back by its lease.
 
         Looked for twice, since the server may commit after it lost us; `now` does not wait for that.
         """
         for lease, times in list(self._lost.items()):
             if now or time.monotonic() >= times[0]:
-                await self._release(await self.session.run(self.runs.claims_of_lease(lease)))
-                times.pop(0)
-                if not times:
+                if not await self._release(lease):
+                    times[0] = time.monotonic() + LOOK_AGAIN
+                elif len(times) > 1:
+                    times.pop(0)
+                else:
                     del self._lost[lease]
 
-    async def _release(self, claims: list[Claim]) -> None:
-        if claims:
-            await self.session.run(self.runs.release(claims, self.keep_payload))
+    async def _release(self, lease: int) -> bool:
+        """Release what runs under a lease, unless PostgreSQL refuses it: claims must go on meanwhile."""
+        try:
+            if claims := await self.session.run(self.runs.claims_of_lease(lease)):
+                await self.session.run(self.runs.release(claims, self.keep_payload))
+        except psycopg.Error as error:
+            if is_unavailable(error):
+                raise
+            log.warning("what a lost claim took cannot be released yet", sqlstate=error.sqlstate)
+            return False
+        return True
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
