@@ -45,9 +45,16 @@ def quiet() -> Console:
     return Console(file=StringIO(), width=100)
 
 
-@pytest.mark.parametrize(
-    "benchmark", catalog.ALL, ids=[benchmark.metrics[0].name for benchmark in catalog.ALL]
-)
+#: All, but of the claim strategies only those with most claimers.
+ONCE = [
+    benchmark
+    for benchmark in catalog.ALL
+    if not benchmark.metrics[0].name.startswith("claim_blocking_")
+    or benchmark.metrics[0].name == "claim_blocking_16"
+]
+
+
+@pytest.mark.parametrize("benchmark", ONCE, ids=[one.metrics[0].name for one in ONCE])
 def test_it_runs_without_the_users_settings_and_samples_each_of_its_metrics(
     benchmark: Benchmark, bench_server: Server
 ) -> None:
@@ -57,17 +64,10 @@ def test_it_runs_without_the_users_settings_and_samples_each_of_its_metrics(
     assert failed == []
     assert [result.name for result in results] == [metric.name for metric in benchmark.metrics]
     assert all(result.value >= 0 and len(result.runs) == 1 for result in results)
+    assert all(result.value == 0 for result in results if result.name == "crash_recovery_lost")
     for metric, result in zip(benchmark.metrics, results, strict=True):
         assert (metric.reference is None) == (result.reference_value is None)
         assert (metric.budget is None) == (result.ok is None)
-
-
-def test_no_job_is_lost_when_workers_are_killed(bench_server: Server) -> None:
-    ((benchmark, metrics),) = catalog.select("crash_recovery_lost")
-    results, _ = jobq.bench.measure(
-        [(benchmark, metrics)], Stage(bench_server, sizes=TINY), 1, quiet()
-    )
-    assert [(result.value, result.ok) for result in results] == [(0, True)]
 
 
 def test_it_makes_its_own_databases_on_a_server_and_drops_them(
