@@ -22,13 +22,15 @@ Conn = psycopg.Connection[Row]
 #: Planner settings of a worker's own sessions (design.md 13): a queue table is empty at one ANALYZE and
 #: full at the next, so a plan must never rest on its size. A nested loop over a batch that the planner takes
 #: for ten pairs compares every pair with every row: 350 ms instead of 7 for 1,000 heartbeats; where only a
-#: loop will do (LATERAL, in the claim) it is still taken. `jit` would compile statements of a millisecond.
+#: loop will do (LATERAL, in the claim) it is still taken. So every plan may be made once and kept; `jit` would
+#: compile statements of a millisecond.
 ENGINE_SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_mergejoin": "off",
     "enable_nestloop": "off",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "timezone": "UTC",
     "search_path": "",
     "idle_in_transaction_session_timeout": "60s",

@@ -1,9 +1,12 @@
 -- Claims up to `free` jobs: for each tenant in turn at most its share, over its lanes by priority. A span is a stretch
 -- of one lane: after (run_at, id), up to until; a share's spans come as array literals, so that no share looks at those of
--- others. Locks only what it takes, so that rivals take the next ones.
-WITH picked AS (
+-- others. Locks only what it takes, so that rivals take the next ones. Commits asynchronously, alone of all state
+-- changes: a claim that a crash of the server forgets is a job that is claimed again.
+WITH hasty AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true) AS commit
+), picked AS (
     SELECT job.id
-    FROM unnest(%(most)s::integer[], %(queues)s::text[], %(tenants)s::text[], %(priorities)s::text[],
+    FROM hasty, unnest(%(most)s::integer[], %(queues)s::text[], %(tenants)s::text[], %(priorities)s::text[],
                 %(after_run_ats)s::text[], %(after_ids)s::text[], %(untils)s::text[])
          AS share(most, queues, tenants, priorities, after_run_ats, after_ids, untils), LATERAL (
         SELECT head.id
