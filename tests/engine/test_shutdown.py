@@ -177,3 +177,21 @@ async def test_the_drain_delay_keeps_the_worker_up_but_not_ready(
     worker.stop()
     await asyncio.wait_for(task, PATIENCE)
     assert time.monotonic() - began >= 0.5
+
+
+async def test_a_shutdown_does_not_wait_for_a_thread_whose_outcome_is_recorded_meanwhile(
+    database_url: str, jobs: Jobs
+) -> None:
+    leave = threading.Event()
+
+    def deaf() -> None:
+        leave.wait()
+
+    worker = Worker(settings(database_url, shutdown_timeout=60), handlers(deaf=deaf))
+    task = asyncio.create_task(worker.run())
+    id_ = jobs.put("deaf", timeout=1, max_attempts=1)
+    await jobs.reach(id_, "RUNNING")
+    worker.stop()
+    assert await asyncio.wait_for(task, PATIENCE) is True
+    assert jobs[id_]["status"] == "DEAD"
+    leave.set()

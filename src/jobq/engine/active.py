@@ -44,7 +44,7 @@ class ActiveRuns:
     #: Runs whose handler has not returned: each has a slot.
     running: set[Run] = field(default_factory=set)
     _early_cancels: dict[int, float] = field(default_factory=dict)
-    _returned: asyncio.Event = field(default_factory=asyncio.Event)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self, job: ClaimedJob, pool: SlotPool) -> None:
         """A job was claimed: run it."""
@@ -59,6 +59,7 @@ class ActiveRuns:
 
     def settled(self, run: Run, outcome: Outcome) -> None:
         """A run has an outcome; where its lease is lost, nothing is to be written."""
+        self._settled.set()
         if run.stop is Stop.LEASE_LOST:
             self.recorded(run, outcome, "lease_lost", None)
         else:
@@ -69,7 +70,6 @@ class ActiveRuns:
         self.running.discard(run)
         seconds = time.monotonic() - run.started
         run.pool.ended(run.job.tenant, run.job.kind, run.estimate, seconds)
-        self._returned.set()
         self.slot_free()
 
     def recorded(self, run: Run, outcome: Outcome, what: str, due: datetime | None) -> None:
@@ -132,10 +132,10 @@ class ActiveRuns:
     async def until_returned(self, deadline: float) -> None:
         """Wait until every handler has returned or was abandoned, at most until a monotonic time."""
         while any(not run.abandoned for run in self.running):
-            self._returned.clear()
+            self._settled.clear()
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    await self._returned.wait()
+                    await self._settled.wait()
             except TimeoutError:
                 return
 
