@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,35 @@ def test_a_clock_with_nobody_ready_plans_nothing() -> None:
     clock.set_ready("a", False)
     assert not clock.anyone_ready
     assert clock.plan(5, 100) == []
+
+
+def test_idle_tenants_are_forgotten_and_looking_for_them_costs_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jobq.engine.fair.FORGET_ABOVE", 100)
+    looks = 0
+    forget = Clock._forget
+
+    def count(self: Clock) -> None:
+        nonlocal looks
+        looks += 1
+        forget(self)
+
+    monkeypatch.setattr(Clock, "_forget", count)
+    clock = Clock()
+    for number in range(2_000):
+        clock.set_ready(f"busy {number}", True)
+    assert looks <= 6, "doubled each time: not at every new tenant above the limit"
+    for number in range(4_000):
+        clock.set_ready(f"idle {number}", False)
+    assert len(clock._tenants) < 5_000
+
+
+def test_estimates_of_made_up_kinds_do_not_pile_up() -> None:
+    estimates = CostEstimates()
+    for number in range(25_000):
+        estimates.learn(f"kind {number}", 1.0)
+    assert len(estimates._seconds) <= 10_001
 
 
 def test_the_heap_stays_small_whatever_starts_and_ends() -> None:

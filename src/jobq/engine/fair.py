@@ -19,6 +19,8 @@ MIN_COST = 0.001
 SMOOTHING = 0.2
 #: Above this many tenants, those that are caught up and idle are forgotten: they lose nothing by it.
 FORGET_ABOVE = 20_000
+#: Above this many kinds, all estimates are forgotten: a new run brings each back, and kinds may be made up by callers.
+MOST_KINDS = 10_000
 
 
 class CostEstimates:
@@ -34,6 +36,8 @@ class CostEstimates:
     def learn(self, kind: str, seconds: float) -> None:
         """A run of the kind took this long."""
         cost = max(seconds, MIN_COST)
+        if len(self._seconds) > MOST_KINDS:
+            self._seconds.clear()
         known = self._seconds.get(kind)
         self._seconds[kind] = cost if known is None else known + SMOOTHING * (cost - known)
 
@@ -61,6 +65,7 @@ class Clock:
         #: Seconds that jobs were charged lately, whoever's: foresees those of a tenant never seen.
         self._typical = MIN_COST
         self._tenants: dict[str, Tenant] = {}
+        self._forget_above = FORGET_ABOVE
         self._heap: list[tuple[float, int, Tenant]] = []
         self._ticket = count()
 
@@ -68,7 +73,7 @@ class Clock:
         """A tenant's account; a new one starts at the present, with nothing banked."""
         tenant = self._tenants.get(name)
         if tenant is None:
-            if len(self._tenants) > FORGET_ABOVE:
+            if len(self._tenants) > self._forget_above:
                 self._forget()
             tenant = self._tenants[name] = Tenant(name, self.now, cost=self._typical)
         return tenant
@@ -182,3 +187,5 @@ class Clock:
         ]
         for name in idle:
             del self._tenants[name]
+        # Where most are busy, the next look waits until they are twice as many: looking costs a step per tenant.
+        self._forget_above = max(FORGET_ABOVE, 2 * len(self._tenants))
