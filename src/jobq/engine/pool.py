@@ -9,6 +9,9 @@ from jobq.engine.fair import Clock, CostEstimates
 from jobq.engine.lanes import LaneTable
 from jobq.errors import ConfigurationError, InvalidJob
 
+#: Jobs that a claim may take at least, where slots are free.
+SMALLEST_CLAIM = 20
+
 
 @dataclass(frozen=True)
 class QueueSpec:
@@ -52,8 +55,11 @@ class SlotPool:
 
     @property
     def claim_size(self) -> int:
-        """Most jobs of one claim: half the slots, so that the next claim is under way while these run."""
-        return max(10, (self.slots + 1) // 2)
+        """Most jobs of one claim: half the slots, so that the next is under way while these run.
+
+        But 20 at least, since a small claim costs nearly what a large one does.
+        """
+        return max(SMALLEST_CLAIM, (self.slots + 1) // 2)
 
     def plan(self, most_tenants: int) -> tuple[int, list[tuple[str, int]]]:
         """How many jobs to claim now, and of whom at most how many each."""
