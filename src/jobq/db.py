@@ -23,7 +23,8 @@ Conn = psycopg.Connection[Row]
 #: full at the next, so a plan must never rest on its size. A nested loop over a batch that the planner takes
 #: for ten pairs compares every pair with every row: 350 ms instead of 7 for 1,000 heartbeats; where only a
 #: loop will do (LATERAL, in the claim) it is still taken. So every plan may be made once and kept; `jit` would
-#: compile statements of a millisecond.
+#: compile statements of a millisecond. Rivals lock and fence by the newest version of a row: under a stricter isolation
+#: than READ COMMITTED, which a database may have as its default, they would fail instead of passing one another.
 ENGINE_SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -31,6 +32,7 @@ ENGINE_SETTINGS = {
     "enable_nestloop": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
+    "default_transaction_isolation": "read committed",
     "timezone": "UTC",
     "search_path": "",
     "idle_in_transaction_session_timeout": "60s",

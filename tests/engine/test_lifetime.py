@@ -17,9 +17,11 @@ from psycopg_pool import AsyncConnectionPool
 from tests.engine.support import PATIENCE, Jobs, handlers, settings, until, working
 
 from jobq.context import Context
+from jobq.db import connect_engine_sync
+from jobq.engine.session import Session
 from jobq.engine.worker import Worker
 from jobq.sql import Statements
-from jobq.store import JobStore, run_sync
+from jobq.store import Call, JobStore, run_sync
 
 
 class Ballast:
@@ -137,6 +139,21 @@ async def test_a_worker_has_at_most_four_connections(database_url: str, jobs: Jo
             await asyncio.sleep(0)
         await jobs.finished(ids)
     assert 1 <= most <= 4
+
+
+async def test_workers_pass_one_another_in_a_database_of_strict_isolation(
+    database_url: str, jobs: Jobs
+) -> None:
+    """Above READ COMMITTED, whoever meets a row that a rival has changed fails instead of passing it."""
+    jobs.conn.execute(
+        "DO $$ BEGIN EXECUTE format("
+        "'ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"
+    )
+    asked = Call("asked", b"SHOW transaction_isolation", {}, list)
+    session = Session(database_url, "jobq test", lost=lambda error: None, found=lambda: None)
+    with connect_engine_sync(database_url, "jobq test") as conn:
+        assert await session.run(asked) == run_sync(conn, asked) == [("read committed",)]
+    await session.close()
 
 
 @pytest.mark.case("B79")
