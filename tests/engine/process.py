@@ -54,6 +54,17 @@ async def block(ctx: Context, seconds: float) -> None:
     witness(ctx, "end")
 
 
+async def nest(ctx: Context, seconds: float) -> None:
+    """Block the event loop in a task of its own."""
+
+    async def child() -> None:
+        time.sleep(seconds)
+
+    witness(ctx, "start")
+    await asyncio.create_task(child())
+    witness(ctx, "end")
+
+
 def spin(ctx: Context, seconds: float) -> None:
     """Hold the interpreter lock in slices, in a thread."""
     witness(ctx, "start")
@@ -71,7 +82,9 @@ def die(ctx: Context) -> None:
 
 async def main(changes: dict[str, Any]) -> None:
     """Work until SIGTERM."""
-    worker = Worker(settings(URL, **changes), handlers(nap=nap, block=block, spin=spin, die=die))
+    worker = Worker(
+        settings(URL, **changes), handlers(nap=nap, block=block, nest=nest, spin=spin, die=die)
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     recorded = await worker.run()
     sys.stdout.flush()

@@ -136,16 +136,17 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
     assert seen == 0
 
 
+@pytest.mark.parametrize("kind", ["block", "nest"])
 async def test_a_handler_that_blocks_the_loop_past_its_deadline_is_named_and_the_process_exits(
-    fleet: Fleet, jobs: Jobs
+    fleet: Fleet, jobs: Jobs, kind: str
 ) -> None:
     worker = await fleet.start(lease_duration=1)
-    id_ = jobs.put("block", {"seconds": 60}, timeout=0.5, max_attempts=1)
+    id_ = jobs.put(kind, {"seconds": 60}, timeout=0.5, max_attempts=1)
     await until(lambda: worker.poll() is not None, patience=30)
     assert worker.returncode == 1
     lines = [json.loads(line) for line in fleet.log(worker).splitlines()]
     last = next(line for line in lines if "blocks the event loop" in line["event"])
-    assert (last["job_id"], last["kind"]) == (id_, "block")
+    assert (last["job_id"], last["kind"]) == (id_, kind)
     assert "time.sleep" in last["stack"]
     await fleet.start()
     await jobs.reach(id_, "DEAD")

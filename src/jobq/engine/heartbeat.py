@@ -136,7 +136,7 @@ class Heartbeat:
         if time.monotonic() - self._answered < SILENCE:
             return
         run = self._blocking_run()
-        if run is None or time.monotonic() < run.started + run.job.timeout + GRACE:
+        if run is None or time.monotonic() < _deadline(run):
             return
         frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - public by documentation
         log.error(
@@ -150,6 +150,17 @@ class Heartbeat:
         self._answered = time.monotonic()
 
     def _blocking_run(self) -> Run | None:
-        """The run whose coroutine the loop is stuck in."""
+        """The run whose coroutine the loop is stuck in.
+
+        For a task that a handler has spawned, the run with the latest deadline: then it is beyond that of its own.
+        """
         task = asyncio.current_task(self._loop)
-        return next((run for run in list(self.held.values()) if run.task is task), None)
+        runs = list(self.held.values())
+        found = next((run for run in runs if run.task is task), None)
+        if found is None and task is not None:
+            found = max(runs, key=_deadline, default=None)
+        return found
+
+
+def _deadline(run: Run) -> float:
+    return run.started + run.job.timeout + GRACE
