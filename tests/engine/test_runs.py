@@ -114,6 +114,22 @@ async def test_a_permanent_error_fails_at_once_and_retry_after_chooses_the_time(
     assert timedelta(minutes=59) < ahead["t"] <= timedelta(hours=1)
 
 
+async def test_the_only_error_of_a_task_group_counts_as_if_it_were_raised_alone(
+    database_url: str, jobs: Jobs
+) -> None:
+    async def child() -> None:
+        raise PermanentError("no such address")
+
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    async with working(database_url, handlers(grouped=grouped)):
+        job = await jobs.reach(jobs.put("grouped"), "FAILED")
+    assert job["last_error"].startswith("PermanentError: no such address\n")
+    assert "in child" in job["last_error"]
+
+
 @pytest.mark.case("B74")
 @pytest.mark.parametrize(
     "delay", [float("inf"), float("nan"), -5, timedelta.min, "10", None, 10**400]

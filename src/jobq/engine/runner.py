@@ -251,6 +251,8 @@ def _call(handler: Handler, arguments: dict[str, Any]) -> tuple[Any, BaseExcepti
 
 def _failed(run: Run, error: BaseException) -> Outcome:
     """What an exception says: any that jobq did not send is the handler's own failure."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # a TaskGroup wraps even the only one
     text = _text(error)
     if run.stop is Stop.SHUTDOWN:
         return _outcome(run, Verdict.RELEASE, None)
@@ -287,8 +289,9 @@ def _text(error: BaseException) -> str:
     """The error in a line, and below it where it was raised: the frames of the handler, not of jobq."""
     first = describe(error)
     try:
-        frames = traceback.extract_tb(error.__traceback__)[2:][-MOST_FRAMES:]
-        place = "".join(traceback.format_list(frames)).rstrip()
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if frame.filename != __file__]
+        place = "".join(traceback.format_list(theirs[-MOST_FRAMES:])).rstrip()
     except Exception:  # noqa: BLE001 - a broken source file must not hide the error itself
         place = ""
     error.__traceback__ = None  # the frames hold the handler's locals, which may be large
