@@ -85,7 +85,7 @@ class AsyncDriver:
             self._pool.give(conn)
 
     async def _notify(self, messages: Sequence[str]) -> None:
-        await self._run(self._store.notify(messages), prepare=True)
+        await self._run(self._store.wake(messages), prepare=True)
 
 
 async def enqueue_within(connection: psycopg.AsyncConnection[Any], request: Request) -> list[Job]:

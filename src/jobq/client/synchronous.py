@@ -81,7 +81,7 @@ class SyncDriver:
             self._pool.give(conn)
 
     def _notify(self, messages: Sequence[str]) -> None:
-        self._run(self._store.notify(messages), prepare=True)
+        self._run(self._store.wake(messages), prepare=True)
 
 
 def enqueue_within(connection: psycopg.Connection[Any], request: Request) -> list[Job]:

@@ -158,6 +158,10 @@ class EnqueueStore:
         """Send wake-up messages (see `jobq.wakeup`)."""
         return Call("notify", self._sql["notify"], {"messages": array(messages)}, lambda rows: None)
 
+    def wake(self, messages: Sequence[str]) -> Call[None]:
+        """Send wake-up messages at once, in a transaction of their own."""
+        return Call("wake", self._sql["wake"], {"messages": array(messages)}, lambda rows: None)
+
 
 def _inserted(row: Row, tenant: str) -> Enqueued:
     id_, status, priority, micros, queue = row[0].split(" ", 4)
