@@ -48,6 +48,8 @@ async def test_an_outcome_outlives_an_outage_and_the_worker_resumes(
     async with working(url, handlers(work=work), lease_duration=60) as worker:
         id_ = own_jobs.put("work")
         await own_jobs.reach(id_, "RUNNING")
+        # Claims commit asynchronously: the next commit of somebody else puts this one on disk.
+        own_jobs.conn.execute("CREATE TABLE flushed ()")
         await asyncio.to_thread(own_server.kill if how == "kill" else own_server.stop)
         leave.set()
         await until(lambda: worker.recorder.unrecorded == 1)
