@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jobq import logs
 
 
 def run(program: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -107,3 +110,38 @@ signal.signal(signal.SIGALRM, signal.SIG_IGN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(b'"line"') == 20_000
     assert done.stdout.count(b'"signal"') > 1
+
+
+def test_lines_written_together_leave_by_one_call_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bytes] = []
+    write = os.write
+
+    def count(descriptor: int, data: bytes) -> int:
+        calls.append(data)
+        return write(descriptor, data)
+
+    monkeypatch.setattr("jobq.logs.output.os.write", count)
+    with (tmp_path / "log").open("wb") as stream:
+        logs.configure("info", "json", stream=stream)
+        log = logs.get("test")
+        try:
+            with logs.together():
+                for number in range(3):
+                    log.info("line", number=number)
+                with logs.together():
+                    log.info("inner")
+                assert calls == []
+            log.info("after")
+        finally:
+            logs.reset()
+    assert len(calls) == 2
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == [
+        "line",
+        "line",
+        "line",
+        "inner",
+        "after",
+    ]

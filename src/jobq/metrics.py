@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from platform import python_version
 from typing import Generic, TypeVar
 
@@ -25,6 +27,9 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from jobq import __version__
 
@@ -82,6 +87,60 @@ class _Children(Generic[T]):
         return child
 
 
+class _Series:
+    """One series of a histogram. For one thread: the loop that runs the jobs."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class _Histogram(Collector):
+    """A histogram at a third of the cost of the library's, which takes a lock for each of three numbers.
+
+    Args:
+        name, documentation, labels: as usual.
+        bounds: upper ends of the buckets, in order.
+        counted: name and documentation of a counter that is the histogram's count.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, labels: tuple[str, ...], bounds: tuple[float, ...], *,
+        counted: tuple[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._name, self._documentation, self._labels = name, documentation, labels
+        self._bounds = bounds
+        self._counted = counted
+        self._series: dict[tuple[str, ...], _Series] = {}
+
+    def labels(self, *values: str) -> _Series:
+        """The series of label values."""
+        return self._series.setdefault(values, _Series(self._bounds))
+
+    def collect(self) -> Iterator[Metric]:
+        """What there is, for a scrape."""
+        histogram = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        series = list(self._series.items())
+        for values, one in series:
+            ends = [*map(floatToGoString, self._bounds), "+Inf"]
+            buckets = list(zip(ends, accumulate(one.counts), strict=True))
+            histogram.add_metric(values, buckets, one.total)
+        yield histogram
+        if self._counted is not None:
+            counter = CounterMetricFamily(*self._counted, labels=self._labels)
+            for values, one in series:
+                counter.add_metric(values, sum(one.counts))
+            yield counter
+
+
 class Metrics:
     """Counters, histograms and gauges of one process, in a registry of its own.
 
@@ -124,21 +183,20 @@ class Metrics:
         GCCollector(registry=registry)
 
     def _add_runs(self, registry: CollectorRegistry | None) -> None:
-        processed = Counter(
-            "jobq_processed", "Runs that ended, by outcome.", ["kind", "outcome"], registry=registry
-        )
-        run = Histogram(
-            "jobq_run_duration_seconds", "How long handlers ran.", ["kind", "outcome"],
-            registry=registry, buckets=_RUN_BUCKETS,
+        run = _Histogram(
+            "jobq_run_duration_seconds", "How long handlers ran.", ("kind", "outcome"), _RUN_BUCKETS,
+            counted=("jobq_processed", "Runs that ended, by outcome."),
         )  # fmt: skip
         self._runs = {
-            outcome: _Children(self._kinds, _pair(processed, run, outcome)) for outcome in OUTCOMES
+            outcome: _Children(self._kinds, _by_kind(run, outcome)) for outcome in OUTCOMES
         }
-        wait = Histogram(
-            "jobq_wait_duration_seconds", "From due and queued to the start of the run.", ["queue"],
-            registry=registry, buckets=_WAIT_BUCKETS,
+        wait = _Histogram(
+            "jobq_wait_duration_seconds", "From due and queued to the start of the run.", ("queue",), _WAIT_BUCKETS
         )  # fmt: skip
         self._waits = _Children(Labels(), wait.labels)
+        if registry is not None:
+            registry.register(run)
+            registry.register(wait)
         self._recovered = Counter(
             "jobq_recovered", "Jobs taken back after their lease had ended.", registry=registry
         )
@@ -186,9 +244,7 @@ class Metrics:
             outcome: one of `OUTCOMES`.
             seconds: how long it ran.
         """
-        processed, run = self._runs[outcome][kind]
-        processed.inc()
-        run.observe(seconds)
+        self._runs[outcome][kind].observe(seconds)
 
     def waited(self, queue: str, seconds: float) -> None:
         """Note how long a job waited, from due and queued to its start."""
@@ -234,7 +290,5 @@ def render(registry: CollectorRegistry) -> bytes:
     return generate_latest(registry)
 
 
-def _pair(
-    processed: Counter, run: Histogram, outcome: str
-) -> Callable[[str], tuple[Counter, Histogram]]:
-    return lambda kind: (processed.labels(kind, outcome), run.labels(kind, outcome))
+def _by_kind(run: _Histogram, outcome: str) -> Callable[[str], _Series]:
+    return lambda kind: run.labels(kind, outcome)

@@ -249,8 +249,9 @@ class Recorder:
 
     async def _complete(self, batch: Sequence[Entry]) -> None:
         written = await self.session.run(self.runs.complete([entry.outcome for entry in batch]))
-        for entry in batch:
-            self._record(entry, "success" if entry.run.claim in written else "lease_lost")
+        with logs.together():
+            for entry in batch:
+                self._record(entry, "success" if entry.run.claim in written else "lease_lost")
 
     async def _fail(self, batch: Sequence[Entry]) -> None:
         call = self.runs.fail(

@@ -10,6 +10,6 @@ from jobq.logs.fields import bound
 from jobq.logs.loggers import Logger, bind_job, get
 from jobq.logs.masking import mask
 from jobq.logs.repeat import Repeat
-from jobq.logs.setup import configure, reset
+from jobq.logs.setup import configure, reset, together
 
-__all__ = ["Logger", "Repeat", "bind_job", "bound", "configure", "get", "mask", "reset"]
+__all__ = ["Logger", "Repeat", "bind_job", "bound", "configure", "get", "mask", "reset", "together"]

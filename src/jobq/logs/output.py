@@ -6,6 +6,8 @@ import io
 import os
 import select
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 #: Seconds that a terminal or pipe that somebody made non-blocking may stay full before a line is lost.
@@ -38,11 +40,31 @@ class Descriptor:
     def __init__(self, descriptor: int) -> None:
         # A copy: after sys.stdout.close() the number may come to stand for a socket.
         self._descriptor = os.dup(descriptor)
+        self._gatherer, self._gathered = 0, list[bytes]()
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
     def write(self, line: bytes) -> None:
         """Write a whole line, not mixed with those of other threads."""
+        if self._gatherer == threading.get_ident():
+            self._gathered.append(line)
+        else:
+            self._write(line)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write the lines of this thread at the end, by one system call."""
+        if self._gatherer:
+            yield
+            return
+        self._gatherer = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._gatherer, lines, self._gathered = 0, self._gathered, []
+            self._write(b"".join(lines))
+
+    def _write(self, line: bytes) -> None:
         with self._lock:
             while line:
                 try:
@@ -80,6 +102,11 @@ class Stream:
             self._stream.write(line.decode() if in_text else line)
         except (OSError, ValueError):  # closed
             return
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Nothing is gained here."""
+        yield
 
     def close(self) -> None:
         """Nothing was opened."""
