@@ -55,6 +55,8 @@ class Tenant:
     cost: float = MIN_COST
     #: Its entry in the heap, None when it is in a caller's hands or has nothing to run.
     entry: int | None = None
+    #: The finish tag that entry was made with; a larger one by now is noticed when the entry comes up.
+    key: float = 0.0
 
 
 class Clock:
@@ -132,7 +134,6 @@ class Clock:
         tenant.cost += SMOOTHING * (estimate - tenant.cost)
         self._typical += SMOOTHING * (estimate - self._typical)
         tenant.running += 1
-        self._refresh(tenant)
 
     def end(self, name: str, estimate: float, seconds: float) -> None:
         """A job of the tenant ended: charge what it took beyond the estimate, or give back the rest."""
@@ -141,7 +142,9 @@ class Clock:
         correction = max(seconds, MIN_COST) - estimate
         if correction:
             tenant.finish += correction / tenant.weight
-            self._refresh(tenant)
+            if tenant.entry is not None and tenant.finish < tenant.key:
+                self._push(tenant)
+                self._compact()
 
     def _take(self, most: int, wanted: Callable[[Tenant], bool], stop: int) -> list[Tenant]:
         """Take up to `most` (and `stop`) wanted tenants off the heap, smallest finish tag first."""
@@ -152,20 +155,19 @@ class Clock:
             if ticket != tenant.entry:
                 continue
             tenant.entry = None
-            if tenant.ready:
+            if tenant.ready and tenant.finish > tenant.key:
+                self._push(tenant)
+            elif tenant.ready:
                 (taken if wanted(tenant) else passed).append(tenant)
         for tenant in passed:
             self._push(tenant)
         return taken
 
     def _push(self, tenant: Tenant) -> None:
-        tenant.entry = next(self._ticket)
+        tenant.entry, tenant.key = next(self._ticket), tenant.finish
         heapq.heappush(self._heap, (tenant.finish, tenant.entry, tenant))
 
-    def _refresh(self, tenant: Tenant) -> None:
-        if tenant.entry is None:
-            return
-        self._push(tenant)
+    def _compact(self) -> None:
         if len(self._heap) > 4 * len(self._tenants) + 1000:
             self._heap = [item for item in self._heap if item[1] == item[2].entry]
             heapq.heapify(self._heap)

@@ -16,7 +16,7 @@ from itertools import count
 
 from jobq.engine.fair import Clock
 from jobq.model import ClaimedJob, Lane
-from jobq.store import BEGINNING, LaneHead, Share, Span
+from jobq.store import LaneHead, Share, Span
 from jobq.wakeup import LanesReady, LookEverywhere, token
 
 #: Spans beside a floor; more are merged into one.
@@ -231,8 +231,10 @@ class LaneTable:
         order = self._in_order(tenant)
         last: dict[Lane, Position] = {}
         for job in jobs:
-            position = (job.run_at, job.id)
-            last[job.lane] = max(last.get(job.lane, (BEGINNING, 0)), position)
+            lane, position = job.lane, (job.run_at, job.id)
+            known = last.get(lane)
+            if known is None or position > known:
+                last[lane] = position
         served = [index for index, state in enumerate(order) if state.lane in last]
         for index, state in enumerate(order):
             # All lanes before the last one served were walked to their end.
