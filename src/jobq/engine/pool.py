@@ -9,9 +9,6 @@ from jobq.engine.fair import Clock, CostEstimates
 from jobq.engine.lanes import LaneTable
 from jobq.errors import ConfigurationError, InvalidJob
 
-#: Jobs that a claim may take at least, where slots are free.
-SMALLEST_CLAIM = 20
-
 
 @dataclass(frozen=True)
 class QueueSpec:
@@ -53,19 +50,10 @@ class SlotPool:
         """Slots that are left for quiet tenants once all others are busy."""
         return max(0, self.slots + self.express - self.running)
 
-    @property
-    def claim_size(self) -> int:
-        """Most jobs of one claim: half the slots, so that the next is under way while these run.
-
-        But 20 at least, since a small claim costs nearly what a large one does.
-        """
-        return max(SMALLEST_CLAIM, (self.slots + 1) // 2)
-
     def plan(self, most_tenants: int) -> tuple[int, list[tuple[str, int]]]:
         """How many jobs to claim now, and of whom at most how many each."""
         if self.free:
-            free = min(self.free, self.claim_size)
-            return free, self.clock.plan(free, most_tenants)
+            return self.free, self.clock.plan(self.free, most_tenants)
         free = min(self.free_express, most_tenants)
         return free, self.clock.plan_express(free) if free else []
 
