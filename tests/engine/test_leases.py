@@ -190,7 +190,7 @@ async def test_after_its_own_reconnect_the_reaper_waits_one_lease(rig: Rig, jobs
     await reaper.step()
     reaper.lease_seconds = LEASE
     rig.jobs.conn.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq test'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobq test'"
     )
     with pytest.raises(psycopg.OperationalError):
         await reaper.step()

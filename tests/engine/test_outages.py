@@ -86,10 +86,10 @@ async def test_a_completion_whose_connection_is_cut_is_written_again_and_counted
     jobs.conn.execute("SELECT pg_advisory_lock(4711)")
     async with working(database_url, handlers(work=work), lease_duration=60) as worker:
         id_ = jobs.put("work")
-        stuck = "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq record' AND wait_event_type = 'Lock'"
+        stuck = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobq record' AND wait_event_type = 'Lock'"
         await until(lambda: jobs.conn.execute(stuck).fetchone())
         jobs.conn.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq record'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobq record'"
         )
         jobs.conn.execute("SELECT pg_advisory_unlock(4711)")
         await jobs.reach(id_, "DONE")

@@ -139,7 +139,7 @@ async def test_a_claim_that_commits_after_the_stop_is_released(
     task = asyncio.create_task(worker.run())
     jobs.conn.execute("SELECT pg_advisory_lock(4711)")
     id_ = jobs.put("work")
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'jobq claim'"
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'jobq claim'"
     await until(lambda: jobs.conn.execute(waiting).fetchone())
     worker.stop()
     await until(worker.dispatcher._stopped.is_set)

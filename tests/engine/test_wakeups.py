@@ -31,7 +31,7 @@ from jobq.wakeup import LanesReady, ready, token
 
 #: A poll interval that no test waits for: what starts sooner was woken.
 NEVER = 60.0
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'jobq listen'"
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobq listen'"
 
 
 class Started:
@@ -78,7 +78,7 @@ async def test_a_job_enqueued_while_nobody_listened_is_found_when_listening_begi
         await until(lambda: worker.dispatcher._poll >= 1)
         for number in range(20):
             jobs.conn.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'jobq listen'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'jobq listen'"
             )
             jobs.put("note", {"number": number}, notify=False)
             await until(lambda number=number: number in started.ids)  # type: ignore[misc]
