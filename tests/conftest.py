@@ -33,6 +33,7 @@ TEMPLATE = "jobq_template"
 SETTINGS = {
     "fsync": "off",  # a crash of the machine ends the tests as well
     "full_page_writes": "off",
+    "autovacuum": "off",  # statistics and dead rows change only where a test says so
     "max_connections": "300",
     "max_wal_size": "256MB",
     "dynamic_shared_memory_type": "mmap",  # so that a killed server leaves nothing in /dev/shm
