@@ -31,6 +31,8 @@ from jobq.store import BEGINNING, Call, Share, Span
 BATCH = 200
 #: What one of them may cost, and a statement beside them. The archive has dozens of partitions, each with its index.
 ROWS, MORE_ROWS = 25, 200
+#: Rows that the emptied tables keep, live and finished.
+LEFT = 2000
 BUFFERS, MORE_BUFFERS = 60, 600
 
 #: Live rows: a lane of 100,000 jobs, and as many that may not be claimed.
@@ -162,10 +164,11 @@ def _freeze_statistics(conn: Conn) -> None:
         conn.execute(statement)
 
 
-def _bounded(name: str, plan: Plan, batch: int = BATCH) -> None:
+def _bounded(name: str, plan: Plan, batch: int = BATCH, *, read_whole: int = 0) -> None:
     if name in WALKS:
         batch = 25_000
-    assert plan.rows <= ROWS * batch + MORE_ROWS, f"{name} touches {plan.rows} rows\n{plan}"
+    most = max(ROWS * batch + MORE_ROWS, read_whole)
+    assert plan.rows <= most, f"{name} touches {plan.rows} rows\n{plan}"
     assert plan.buffers <= BUFFERS * batch + MORE_BUFFERS, (
         f"{name} reads {plan.buffers} pages\n{plan}"
     )
@@ -202,7 +205,9 @@ def test_a_plan_prepared_while_the_table_was_full_stays_bounded(
 def test_a_caller_s_statement_on_a_table_that_was_emptied_stays_bounded(
     emptied: Emptied, name: str
 ) -> None:
-    _bounded(name, explain(emptied.client, (CLIENT | LISTS)[name](BATCH)))
+    plan = explain(emptied.client, (CLIENT | LISTS)[name](BATCH))
+    # What is left may be read whole and sorted, once VACUUM has cut the file down to it (it does where it can).
+    _bounded(name, plan, read_whole=4 * LEFT)
 
 
 @pytest.mark.parametrize("session", ["prepared_while_empty", "analysed_empty"])
