@@ -43,6 +43,7 @@ _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.
 _START_TIMEOUT = 60.0  # seconds; recovery after a SIGKILL may take a while
 _STOP_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 10.0
+_QUIT_TIMEOUT = 5.0
 _TICK = 0.01
 _MAX_LOG = 10 * 1024 * 1024  # bytes
 _LOG_LINES = 12  # of the log, in an error
@@ -324,12 +325,9 @@ class EmbeddedServer:
                     return True
                 time.sleep(_TICK)
         except BaseException:  # Ctrl-C while we wait: leave nothing behind
-            process.send_signal(signal.SIGQUIT)
-            process.wait()
+            _quit(process)
             raise
-        if process.poll() is None:
-            process.send_signal(signal.SIGQUIT)
-        process.wait()
+        _quit(process)
         return False
 
     def _log_from(self, offset: int) -> str:
@@ -355,3 +353,13 @@ class EmbeddedServer:
         if self._process is not None:
             self._process.wait()
             self._process = None
+
+
+def _quit(process: subprocess.Popen[bytes]) -> None:
+    """End a server that is still starting. It may lose SIGQUIT at that moment, and has nothing to lose."""
+    process.send_signal(signal.SIGQUIT)  # Popen sends none to a process that has ended
+    try:
+        process.wait(_QUIT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
