@@ -27,7 +27,7 @@ help: ## this list
 install: ## .venv with jobq and everything in requirements.lock
 	@PYTHON='$(PYTHON)' sh scripts/install.sh
 
-dev: install ## embedded PostgreSQL, API, dashboard and a worker on http://127.0.0.1:8080
+dev: install ## embedded PostgreSQL, API and a worker on http://127.0.0.1:8080
 	@$(BIN)/jobq dev
 
 demo: install ## a session with a running `make dev`

@@ -337,6 +337,14 @@ def test_the_console_is_aligned_and_plain_where_it_is_no_terminal(
     assert "\x1b" not in output.text
 
 
+def test_the_console_escapes_a_line_break_once(configure: Callable[..., Output]) -> None:
+    output = configure("info", "console")
+    log.info("failed", error="RuntimeError: no\n  File x\x1b[1m", path="C:\\it's")
+    assert r"error='RuntimeError: no\n  File x\x1b[1m'" in output.text
+    assert r'''path="C:\it's"''' in output.text
+    assert len(output.text.splitlines()) == 1
+
+
 def test_the_console_is_coloured_on_a_terminal() -> None:
     primary, secondary = os.openpty()
     with os.fdopen(secondary, "w") as terminal:

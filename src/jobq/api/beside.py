@@ -5,6 +5,7 @@ Elsewhere Prometheus scrapes each worker itself (JOBQ_WORKER_HTTP_ADDR).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import httpx
@@ -28,6 +29,8 @@ class WorkerBeside(Collector):
         self._url = url
         self._own = {family.name for family in own}
         self._families: list[Metric] = []
+        # A line for each scrape would drown what a developer looks for.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
 
     async def refresh(self) -> None:
         """Ask the worker; one that does not answer has no numbers."""

@@ -78,7 +78,25 @@ class Console:
 def _console_value(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
-    return "***" if SECRET_NAME.search(name) else mask(_visible(text(value)))
+    if SECRET_NAME.search(name):
+        return "***"
+    said = mask(_visible(text(value)))
+    return _Escaped(said) if "\\" in said and name not in _WHOLE else said
+
+
+#: Fields that structlog shows as they are.
+_WHOLE = frozenset({"timestamp", "level", "event", "logger", "stack"})
+
+
+class _Escaped:
+    """Text whose control characters are escaped; structlog would escape the backslashes once more."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+
+    def __repr__(self) -> str:
+        quote = '"' if "'" in self._said else "'"
+        return f"{quote}{self._said}{quote}"
 
 
 def _visible(value: Any) -> str:

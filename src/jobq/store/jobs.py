@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 
 class JobStore:
-    """Statements for the API, the command line and the dashboard."""
+    """Statements for the API and the command line."""
 
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
