@@ -37,6 +37,7 @@ BUFFERS, MORE_BUFFERS = 60, 600
 
 #: Live rows: a lane of 100,000 jobs, and as many that may not be claimed.
 FILL = f"""
+SELECT setval('jobq.job_id_seq', 1, false);
 INSERT INTO jobq.job (kind, status, held_by, tenant, run_at, lease, lease_until, attempts, max_attempts)
 SELECT 'k', CASE g % 5 WHEN 1 THEN 'RUNNING' WHEN 2 THEN 'SCHEDULED' ELSE 'QUEUED' END,
        CASE WHEN g % 5 = 3 THEN 'kind:k' END,

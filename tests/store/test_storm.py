@@ -81,6 +81,7 @@ def test_a_storm_of_rivals_leaves_every_job_once_and_every_end_in_place(
     database_url: str, conn: Conn
 ) -> None:
     audit.install(conn)
+    conn.execute("ALTER SEQUENCE jobq.job_id_seq RESTART WITH 1")  # the actors know the ids
     conn.execute(
         "INSERT INTO jobq.job (kind, max_attempts) SELECT 'k', 3 FROM generate_series(1, %s)",
         (JOBS,),
