@@ -41,7 +41,7 @@ def ends(database_url: str) -> Callable[..., int]:
             runs = RunStore(Statements("jobq"))
             share = Share(1, [Span(Lane("default", options.get("tenant", "default"), 0))])
             settings = ClaimSettings("w", 60.0, 10.0, 5, 300.0)
-            [claimed] = run_sync(conn, runs.claim(7, 1, [share], settings))
+            [claimed] = run_sync(conn, runs.claim(7, 1, [share], settings)).jobs
             outcome = Outcome(Claim(claimed.id, 7), verdict, error="it\nbroke" if verdict else None)
             if verdict is Verdict.SUCCESS:
                 run_sync(conn, runs.complete([outcome]))

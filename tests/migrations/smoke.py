@@ -50,7 +50,8 @@ def _run_jobs(store: Store, conn: Conn) -> None:
     )
     third = _by_sql(store, conn)
     jobs = {
-        found.id: found for found in run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS))
+        found.id: found
+        for found in run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS)).jobs
     }
     assert set(jobs) == {first, second, third}
     assert jobs[third].max_attempts == 3, "the kind's default"
@@ -68,7 +69,7 @@ def _run_jobs(store: Store, conn: Conn) -> None:
         head.lane for head in run_sync(conn, store.upkeep.discover(Lane("", "", -101), 10))
     ] == [LANE]
     short = SETTINGS.__class__("w", 0.0, 0.0, 5, 300.0)
-    assert len(run_sync(conn, store.runs.claim(OTHER_LEASE, 10, share, short))) == 2
+    assert len(run_sync(conn, store.runs.claim(OTHER_LEASE, 10, share, short)).jobs) == 2
     assert run_sync(conn, store.upkeep.reap_check(BEGINNING)).expired
     assert len(run_sync(conn, store.upkeep.expired(BEGINNING, 10))) == 2
     assert len(run_sync(conn, store.upkeep.reclaim(BEGINNING, 10, KEEP_PAYLOAD))) == 2
@@ -77,7 +78,7 @@ def _run_jobs(store: Store, conn: Conn) -> None:
     }
     assert run_sync(conn, store.jobs.retry(second, force=True))
     assert run_sync(conn, store.jobs.cancel([second], KEEP_PAYLOAD))
-    permanent = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS))[0].claim
+    permanent = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS)).jobs[0].claim
     assert run_sync(
         conn, store.runs.fail([Outcome(permanent, Verdict.PERMANENT, error="e")], 1.0, 1.0)
     )

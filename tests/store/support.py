@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -192,7 +193,8 @@ def claim(
 ) -> Call[Any]:
     """A claim of one tenant's share."""
     share = Share(free if most is None else most, spans or [Span(LANE)])
-    return STORE.runs.claim(lease, free, [share], SETTINGS)
+    call = STORE.runs.claim(lease, free, [share], SETTINGS)
+    return replace(call, read=lambda rows: call.read(rows).jobs)
 
 
 def complete(*claims: Claim, result: str | None = None) -> Call[set[Claim]]:

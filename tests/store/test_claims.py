@@ -147,7 +147,7 @@ def test_a_claim_comes_in_order_and_takes_the_first(
             "SELECT id FROM jobq.job WHERE tenant = 'ordered' ORDER BY priority DESC, run_at, id"
         ).fetchall()
         share = Share(15, [Span(lane) for lane in lanes])
-        jobs = run_sync(conn, STORE.runs.claim(LEASE, 100, [share], SETTINGS))
+        jobs = run_sync(conn, STORE.runs.claim(LEASE, 100, [share], SETTINGS)).jobs
     assert [found.id for found in jobs] == [id_ for (id_,) in expected[:15]]
 
 
@@ -165,7 +165,7 @@ def _share(most: int, tenant: str, *priorities: int) -> Share:
 def test_the_lanes_of_a_tenant_share_one_limit_higher_priority_first(undone: Conn) -> None:
     for priority in (5, 0, -5):
         _queue(undone, 3, tenant="a", priority=priority)
-    jobs = run_sync(undone, STORE.runs.claim(LEASE, 100, [_share(5, "a", 5, 0, -5)], SETTINGS))
+    jobs = run_sync(undone, STORE.runs.claim(LEASE, 100, [_share(5, "a", 5, 0, -5)], SETTINGS)).jobs
     assert _taken(jobs) == {("a", 5): 3, ("a", 0): 2}
 
 
@@ -173,7 +173,7 @@ def test_shares_are_served_in_order_until_no_slot_is_free(undone: Conn) -> None:
     for tenant in "abc":
         _queue(undone, 10, tenant=tenant)
     shares = [_share(4, "b", 0), _share(4, "a", 0), _share(4, "c", 0)]
-    jobs = run_sync(undone, STORE.runs.claim(LEASE, 7, shares, SETTINGS))
+    jobs = run_sync(undone, STORE.runs.claim(LEASE, 7, shares, SETTINGS)).jobs
     assert _taken(jobs) == {("b", 0): 4, ("a", 0): 3}
 
 
@@ -181,7 +181,7 @@ def test_a_share_that_finds_nothing_leaves_its_slots_to_the_others(undone: Conn)
     _queue(undone, 10, tenant="b")
     jobs = run_sync(
         undone, STORE.runs.claim(LEASE, 6, [_share(5, "a", 0), _share(5, "b", 0)], SETTINGS)
-    )
+    ).jobs
     assert _taken(jobs) == {("b", 0): 5}
 
 

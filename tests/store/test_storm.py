@@ -40,7 +40,7 @@ class Actor:
     def claim(self) -> None:
         lease = self.random.getrandbits(62)
         call = STORE.runs.claim(lease, 5, [Share(5, [Span(LANE)])], QUICK)
-        self.claims += [found.claim for found in run_sync(self.conn, call)]
+        self.claims += [found.claim for found in run_sync(self.conn, call).jobs]
 
     def complete(self) -> None:
         self.completed += run_sync(self.conn, complete(*self._some()))

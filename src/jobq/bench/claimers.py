@@ -44,7 +44,8 @@ async def cycle(conn: AsyncConn, store: RunStore, takes: int, seconds: float) ->
     done, span, ends = 0, Span(LANE), time.monotonic() + seconds
     while time.monotonic() < ends:
         share = Share(takes, [span])
-        jobs = await run(conn, store.claim(secrets.randbits(63), takes, [share], SETTINGS))
+        found = await run(conn, store.claim(secrets.randbits(63), takes, [share], SETTINGS))
+        jobs = found.jobs
         if not jobs:
             break
         await complete(conn, store, jobs)

@@ -38,7 +38,7 @@ async def poll(url: str, board: Board) -> None:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
         while not ended.is_set():
             call = store.claim(secrets.randbits(63), SLOTS, [Share(SLOTS, [Span(LANE)])], SETTINGS)
-            jobs: list[ClaimedJob] = await run(conn, call)
+            jobs: list[ClaimedJob] = (await run(conn, call)).jobs
             for job in jobs:
                 board.stamp(orjson.loads(job.payload or "{}")["i"])
             if jobs:

@@ -45,9 +45,8 @@ async def loop(claiming: AsyncConn, finishing: AsyncConn, store: RunStore) -> di
 
 async def claim(conn: AsyncConn, store: RunStore, span: Span) -> list[ClaimedJob]:
     """Claim up to a batch."""
-    return await run(
-        conn, store.claim(secrets.randbits(63), BATCH, [Share(BATCH, [span])], SETTINGS)
-    )
+    call = store.claim(secrets.randbits(63), BATCH, [Share(BATCH, [span])], SETTINGS)
+    return (await run(conn, call)).jobs
 
 
 async def complete(conn: AsyncConn, store: RunStore, jobs: list[ClaimedJob]) -> None:

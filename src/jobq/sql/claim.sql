@@ -2,18 +2,20 @@
 -- of one lane: after (run_at, id), up to until; a share's spans come as array literals, so that no share looks at those of
 -- others. Locks only what it takes, so that rivals take the next ones. Commits asynchronously, alone of all state
 -- changes: a claim that a crash of the server forgets is a job that is claimed again.
+-- Jobs that a limit may concern are put to admit; those that may not start come back after the claimed ones, with
+-- what blocks them.
 WITH hasty AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true) AS commit
-), picked AS (
-    SELECT job.id
+), picked AS MATERIALIZED (
+    SELECT job.id, job.kind, job.queue, job.tenant, job.priority, job.run_at, job.concurrency_key
     FROM hasty, unnest(%(most)s::integer[], %(queues)s::text[], %(tenants)s::text[], %(priorities)s::text[],
                 %(after_run_ats)s::text[], %(after_ids)s::text[], %(untils)s::text[])
          AS share(most, queues, tenants, priorities, after_run_ats, after_ids, untils), LATERAL (
-        SELECT head.id
+        SELECT head.id, head.kind, head.queue, head.tenant, head.priority, head.run_at, head.concurrency_key
         FROM unnest(share.queues::text[], share.tenants::text[], share.priorities::smallint[],
                     share.after_run_ats::timestamptz[], share.after_ids::bigint[], share.untils::timestamptz[])
              AS span(queue, tenant, priority, after_run_at, after_id, until), LATERAL (
-            SELECT j.id
+            SELECT j.id, j.kind, j.queue, j.tenant, j.priority, j.run_at, j.concurrency_key
             FROM {schema}.job j
             WHERE j.status = 'QUEUED' AND j.held_by IS NULL
               AND j.queue = span.queue AND j.tenant = span.tenant AND j.priority = span.priority
@@ -25,13 +27,31 @@ WITH hasty AS MATERIALIZED (
         LIMIT share.most
     ) job
     LIMIT %(free)s
+), limited AS (
+    SELECT array_agg(id) AS ids FROM picked
+    WHERE concurrency_key IS NOT NULL
+       OR tenant IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'tenant' AND name = ANY (%(names)s::text[]))
+       OR queue IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'queue')
+       OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind')
+    HAVING count(*) > 0
+), blocked AS MATERIALIZED (
+    SELECT b.blocked_id, b.reason, b.blocked_by, b.held, b.retry_in
+    FROM limited, LATERAL {schema}.admit(%(lease)s, limited.ids) b
+), claimed AS (
+    UPDATE {schema}.job j
+    SET status = 'RUNNING', attempts = least(j.attempts, 2147483646) + 1, lease = %(lease)s, worker = %(worker)s,
+        max_attempts = coalesce(j.max_attempts, %(default_max_attempts)s), timeout = coalesce(j.timeout, %(default_timeout)s),
+        started_at = clock_timestamp(), lease_until = now() + make_interval(secs => %(lease_seconds)s),
+        deadline = now() + make_interval(secs => coalesce(j.timeout, %(default_timeout)s) + %(grace)s),
+        progress = NULL
+    WHERE j.id = ANY (ARRAY(SELECT id FROM picked WHERE id NOT IN (SELECT blocked_id FROM blocked)))
+    RETURNING j.id, j.kind, j.queue, j.tenant, j.priority, j.payload::text, j.attempts, j.max_attempts, j.timeout, j.run_at,
+              extract(epoch FROM j.started_at - j.ready_at)::double precision AS waited, j.tags, j.meta::text
 )
-UPDATE {schema}.job j
-SET status = 'RUNNING', attempts = least(j.attempts, 2147483646) + 1, lease = %(lease)s, worker = %(worker)s,
-    max_attempts = coalesce(j.max_attempts, %(default_max_attempts)s), timeout = coalesce(j.timeout, %(default_timeout)s),
-    started_at = clock_timestamp(), lease_until = now() + make_interval(secs => %(lease_seconds)s),
-    deadline = now() + make_interval(secs => coalesce(j.timeout, %(default_timeout)s) + %(grace)s),
-    progress = NULL
-WHERE j.id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING j.id, j.kind, j.queue, j.tenant, j.priority, j.payload::text, j.attempts, j.max_attempts, j.timeout, j.run_at,
-          extract(epoch FROM j.started_at - j.ready_at)::double precision, j.tags, j.meta::text
+SELECT id, kind, queue, tenant, priority, payload, attempts, max_attempts, timeout, run_at, waited, tags, meta,
+       NULL AS reason, NULL AS blocked_by
+FROM claimed
+UNION ALL
+SELECT p.id, p.kind, p.queue, p.tenant, p.priority, NULL, b.held::integer, NULL, NULL, p.run_at, b.retry_in, NULL, NULL,
+       b.reason, b.blocked_by
+FROM blocked b JOIN picked p ON p.id = b.blocked_id

@@ -7,7 +7,7 @@ WITH input AS (
                 %(delays)s::double precision[])
          AS i(in_id, in_lease, in_verdict, in_error, in_delay)
 ), ended AS MATERIALIZED (
-    SELECT j.id AS ended_id, in_lease, in_error,
+    SELECT j.id AS ended_id, in_lease, in_error, j.tenant AS ended_tenant,
            CASE WHEN j.cancel_requested_at IS NOT NULL OR in_verdict = 'stopped' THEN 'CANCELLED'
                 WHEN in_verdict = 'permanent' THEN 'FAILED'
                 WHEN j.attempts >= j.max_attempts THEN 'DEAD'
@@ -41,7 +41,12 @@ WITH input AS (
            result, payload
     FROM gone
     RETURNING id, lease, status
+), slots AS (
+    SELECT {schema}.free_slots(array_agg(s.job_id), array_agg(s.lease), array_agg(ended_tenant))
+    FROM {schema}.cap_slot s JOIN ended ON ended_id = s.job_id AND in_lease = s.lease
+    WHERE s.job_id = ANY (%(ids)s::bigint[])
+    HAVING count(*) > 0
 )
-SELECT id, in_lease AS lease, fate AS status, run_at FROM retried
+SELECT id, in_lease AS lease, fate AS status, run_at FROM retried, (SELECT count(*) FROM slots) freed_slots
 UNION ALL
 SELECT id, lease, status, NULL FROM filed

@@ -2,7 +2,7 @@
 -- One conditional statement on status and expiry: a job completed meanwhile is not touched. `only` restricts it to
 -- some ids, so that one row that cannot be changed does not keep the others.
 WITH expired AS MATERIALIZED (
-    SELECT id AS expired_id,
+    SELECT id AS expired_id, lease AS expired_lease, tenant AS expired_tenant,
            CASE WHEN cancel_requested_at IS NOT NULL THEN 'CANCELLED' WHEN attempts >= max_attempts THEN 'DEAD' ELSE 'QUEUED' END AS fate
     FROM {schema}.job
     WHERE status = 'RUNNING' AND lease_until > %(floor)s AND lease_until <= now()
@@ -36,7 +36,12 @@ WITH expired AS MATERIALIZED (
 ), announced AS (
     SELECT {schema}.announce(array_agg({schema}.lane_token(queue, tenant, priority)), array_agg(run_at), array_agg(run_at))
     FROM requeued
+), slots AS (
+    SELECT {schema}.free_slots(array_agg(s.job_id), array_agg(s.lease), array_agg(expired_tenant))
+    FROM {schema}.cap_slot s JOIN expired ON expired_id = s.job_id AND expired_lease = s.lease
+    WHERE s.job_id = ANY (ARRAY(SELECT expired_id FROM expired))
+    HAVING count(*) > 0
 )
-SELECT id, kind, fate AS status, queue, tenant, priority, run_at FROM requeued, announced
+SELECT id, kind, fate AS status, queue, tenant, priority, run_at FROM requeued, announced, (SELECT count(*) FROM slots) freed_slots
 UNION ALL
 SELECT id, kind, status, queue, tenant, priority, run_at FROM filed

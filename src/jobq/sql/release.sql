@@ -3,7 +3,7 @@
 WITH input AS (
     SELECT in_id, in_lease FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
 ), held AS MATERIALIZED (
-    SELECT j.id AS held_id, in_lease, j.cancel_requested_at IS NOT NULL AS cancelled
+    SELECT j.id AS held_id, in_lease, j.tenant AS held_tenant, j.cancel_requested_at IS NOT NULL AS cancelled
     FROM {schema}.job j JOIN input ON j.id = in_id AND j.lease = in_lease
     WHERE j.id = ANY (%(ids)s::bigint[])
     ORDER BY j.id
@@ -31,7 +31,12 @@ WITH input AS (
 ), announced AS (
     SELECT {schema}.announce(array_agg({schema}.lane_token(queue, tenant, priority)), array_agg(run_at), array_agg(run_at))
     FROM released
+), slots AS (
+    SELECT {schema}.free_slots(array_agg(s.job_id), array_agg(s.lease), array_agg(held_tenant))
+    FROM {schema}.cap_slot s JOIN held ON held_id = s.job_id AND in_lease = s.lease
+    WHERE s.job_id = ANY (%(ids)s::bigint[])
+    HAVING count(*) > 0
 )
-SELECT id, in_lease AS lease, 'QUEUED' AS status FROM released, announced
+SELECT id, in_lease AS lease, 'QUEUED' AS status FROM released, announced, (SELECT count(*) FROM slots) freed_slots
 UNION ALL
 SELECT id, lease, 'CANCELLED' FROM filed

@@ -3,15 +3,26 @@
 from jobq.store.calls import Call, array, run, run_sync
 from jobq.store.enqueue import KEY_WAIT, Enqueued, EnqueueStore, WinnerGone
 from jobq.store.jobs import JobStore
-from jobq.store.runs import BEGINNING, END_OF_TIME, ClaimSettings, RunStore, Share, Span
+from jobq.store.runs import (
+    BEGINNING,
+    END_OF_TIME,
+    Blocked,
+    Claimed,
+    ClaimSettings,
+    RunStore,
+    Share,
+    Span,
+)
 from jobq.store.upkeep import LaneHead, Promoted, Reclaimed, UpkeepStore
 
 __all__ = [
     "BEGINNING",
     "END_OF_TIME",
     "KEY_WAIT",
+    "Blocked",
     "Call",
     "ClaimSettings",
+    "Claimed",
     "EnqueueStore",
     "Enqueued",
     "JobStore",

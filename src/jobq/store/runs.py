@@ -33,6 +33,32 @@ class Share(NamedTuple):
     spans: Sequence[Span]
 
 
+class Blocked(NamedTuple):
+    """A job that a claim met and a limit keeps from starting.
+
+    Args:
+        reason: which limit of whom: tenant_cap, queue_paused, kind_rate, key_turn and the like.
+        scope: whose limit it is, such as `tenant:acme`.
+        held: whether it left the claim index until the limit lets it pass.
+        retry_in: seconds until it is worth trying again, where that is known.
+    """
+
+    id: int
+    lane: Lane
+    run_at: datetime
+    reason: str
+    scope: str
+    held: bool
+    retry_in: float | None
+
+
+class Claimed(NamedTuple):
+    """The answer of a claim: jobs that run now, and those that a limit kept from it."""
+
+    jobs: list[ClaimedJob]
+    blocked: list[Blocked]
+
+
 @dataclass(frozen=True)
 class ClaimSettings:
     """What every claim of a worker stamps: its name, and durations in seconds."""
@@ -52,8 +78,10 @@ class RunStore:
 
     def claim(
         self, lease: int, free: int, shares: Sequence[Share], settings: ClaimSettings
-    ) -> Call[list[ClaimedJob]]:
+    ) -> Call[Claimed]:
         """QUEUED -> RUNNING for up to `free` jobs: of each share in turn at most what it says.
+
+        Caps, rates and pauses hold whatever the caller knows of them: what they keep from starting comes back as blocked.
 
         Args:
             lease: random 63-bit number, drawn by the caller before it calls.
@@ -80,10 +108,13 @@ class RunStore:
             "after_run_ats": spans(lambda span: span.after_run_at),
             "after_ids": spans(lambda span: span.after_id),
             "untils": spans(lambda span: span.until),
+            "names": array({span.lane.tenant for share in shares for span in share.spans}),
         }
 
-        def read(rows: list[Row]) -> list[ClaimedJob]:
-            return sorted((_claimed(lease, row) for row in rows), key=_order)
+        def read(rows: list[Row]) -> Claimed:
+            jobs = [_claimed(lease, row) for row in rows if row[-1] is None]
+            blocked = [_blocked(row) for row in rows[len(jobs) :]]
+            return Claimed(sorted(jobs, key=_order), blocked)
 
         return Call("claim", self._sql["claim"], params, read)
 
@@ -198,12 +229,17 @@ def _dropped(outcomes: Sequence[Outcome]) -> str:
 
 
 def _claimed(lease: int, row: Row) -> ClaimedJob:
-    id_, kind, queue, tenant, priority, text, *numbers, run_at, waited, tags, meta = row
+    id_, kind, queue, tenant, priority, text, *numbers, run_at, waited, tags, meta, _, _ = row
     attempt, max_attempts, timeout = numbers
     return ClaimedJob(
         Claim(id_, lease), kind, queue, tenant, priority, text, attempt, max_attempts, timeout,
         run_at, waited or 0.0, tags or [], _meta(meta),
     )  # fmt: skip
+
+
+def _blocked(row: Row) -> Blocked:
+    id_, _, queue, tenant, priority, _, held, _, _, run_at, retry_in, _, _, reason, scope = row
+    return Blocked(id_, Lane(queue, tenant, priority), run_at, reason, scope, bool(held), retry_in)
 
 
 def _order(job: ClaimedJob) -> tuple[int, datetime, int]:

@@ -1,0 +1,341 @@
+-- Weights, caps, rates and pauses. docs/fairness.md explains the choices.
+
+CREATE TABLE {schema}.limiter (
+    scope         text COLLATE "C" NOT NULL CHECK (scope IN ('tenant', 'queue', 'kind', 'key')),
+    name          text COLLATE "C" NOT NULL,
+    weight        double precision CHECK (weight > 0 AND weight <= 1000000),
+    queue_weights jsonb,
+    max_running   integer CHECK (max_running BETWEEN 1 AND 10000),
+    max_per_key   integer CHECK (max_per_key BETWEEN 1 AND 10000),
+    rate_limit    integer CHECK (rate_limit >= 1),
+    rate_period   double precision CHECK (rate_period > 0 AND rate_period <= 315360000),
+    rate_burst    integer CHECK (rate_burst >= 1),
+    paused        boolean NOT NULL DEFAULT false,
+    restricts     boolean GENERATED ALWAYS AS (paused OR max_running IS NOT NULL OR rate_limit IS NOT NULL) STORED,
+    version       bigint NOT NULL,
+    updated_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (scope, name),
+    CHECK (num_nulls(rate_limit, rate_period) IN (0, 2))
+);
+CREATE INDEX limiter_restricts_idx ON {schema}.limiter (scope, name) WHERE restricts;
+CREATE INDEX limiter_version_idx ON {schema}.limiter (version);
+COMMENT ON TABLE {schema}.limiter IS 'What an operator set for a tenant, queue, kind or concurrency key: weight, cap, rate, pause. NULL: not set.';
+COMMENT ON COLUMN {schema}.limiter.queue_weights IS 'A tenant''s weight in some queues, by queue.';
+COMMENT ON COLUMN {schema}.limiter.max_running IS 'Jobs that run at once, over the whole fleet.';
+COMMENT ON COLUMN {schema}.limiter.max_per_key IS 'For a kind: the cap of its jobs'' concurrency keys that have none of their own.';
+COMMENT ON COLUMN {schema}.limiter.rate_period IS 'Seconds in which rate_limit jobs may start.';
+COMMENT ON COLUMN {schema}.limiter.restricts IS 'Whether a claim must ask admit.';
+COMMENT ON COLUMN {schema}.limiter.version IS 'limiter_version when it was last set: workers load what is newer than what they know.';
+
+CREATE TABLE {schema}.limiter_version (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version  bigint NOT NULL
+);
+COMMENT ON TABLE {schema}.limiter_version IS 'Counts the changes of limiter; its row lock puts them in order.';
+INSERT INTO {schema}.limiter_version (version) VALUES (0);
+
+-- Slots, not counters (docs/fairness.md): a claim takes free rows, and the statement that ends the lease frees them.
+CREATE TABLE {schema}.cap_slot (
+    scope  text COLLATE "C" NOT NULL,
+    n      integer NOT NULL,
+    lease  bigint,
+    job_id bigint,
+    PRIMARY KEY (scope, n),
+    CHECK (num_nulls(lease, job_id) IN (0, 2))
+);
+CREATE INDEX cap_slot_job_idx ON {schema}.cap_slot (job_id);
+COMMENT ON TABLE {schema}.cap_slot IS 'Slots of caps, by scope (tenant:x, queue:x, kind:x, key:x); a slot is held by a run, or free.';
+
+CREATE TABLE {schema}.rate_bucket (
+    scope     text COLLATE "C" PRIMARY KEY,
+    tokens    double precision NOT NULL,
+    filled_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE {schema}.rate_bucket IS 'Token buckets of rates: tokens there were when last filled.';
+
+CREATE TABLE {schema}.turn (
+    held_by text COLLATE "C" PRIMARY KEY,
+    tenant  text COLLATE "C" NOT NULL
+);
+COMMENT ON TABLE {schema}.turn IS 'Whose job held for a kind was put back last: tenants take turns.';
+
+ALTER TABLE {schema}.cap_slot SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE {schema}.rate_bucket SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+ALTER TABLE {schema}.kind ADD COLUMN max_per_key integer CHECK (max_per_key BETWEEN 1 AND 10000);
+COMMENT ON COLUMN {schema}.kind.max_per_key IS 'Cap of a concurrency key among jobs of this kind; NULL: 1.';
+ALTER TABLE {schema}.worker ADD COLUMN finished_per_second double precision NOT NULL DEFAULT 0;
+COMMENT ON COLUMN {schema}.worker.finished_per_second IS 'Runs that ended lately, on average.';
+
+DROP INDEX {schema}.job_held_idx;
+CREATE INDEX job_held_idx ON {schema}.job (held_by, tenant, priority DESC, run_at, id) WHERE held_by IS NOT NULL;
+CREATE INDEX job_key_idx ON {schema}.job (concurrency_key, priority DESC, run_at, id)
+    WHERE status = 'QUEUED' AND concurrency_key IS NOT NULL;
+
+-- Whether a job of this queue, tenant and kind could start: none is paused, and a live worker serves the queue.
+CREATE FUNCTION {schema}.startable(queue text, tenant text, kind text) RETURNS boolean LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM {schema}.worker w
+                   WHERE w.expires_at > clock_timestamp() AND (w.queues IS NULL OR startable.queue = ANY (w.queues)))
+       AND NOT EXISTS (SELECT FROM {schema}.limiter l
+                       WHERE l.paused AND (l.scope, l.name) IN (('queue', startable.queue), ('tenant', startable.tenant), ('kind', startable.kind)));
+END;
+
+-- Tokens in a rate's bucket now, of at most burst (1 where none is set); it fills with time. A rate of l jobs per period fills at
+-- 0.97 l and holds 0.03 l beyond its burst: within any period at most l + burst - 1 jobs start, and a worker that comes a
+-- little late loses nothing (a token bucket: RFC 2697).
+CREATE FUNCTION {schema}.tokens_now(rule {schema}.limiter, bucket {schema}.rate_bucket) RETURNS double precision LANGUAGE sql VOLATILE
+RETURN least(coalesce(rule.rate_burst, 1) + 0.03 * rule.rate_limit - 0.000001,
+             bucket.tokens + extract(epoch FROM clock_timestamp() - bucket.filled_at) * 0.97 * rule.rate_limit / rule.rate_period);
+
+-- The cap of a concurrency key for jobs of a kind: the key's own, else what the kind says, else 1.
+CREATE FUNCTION {schema}.key_cap(key text, kind text) RETURNS integer LANGUAGE sql STABLE
+RETURN coalesce((SELECT l.max_running FROM {schema}.limiter l WHERE l.scope = 'key' AND l.name = key_cap.key),
+                (SELECT l.max_per_key FROM {schema}.limiter l WHERE l.scope = 'kind' AND l.name = key_cap.kind),
+                (SELECT k.max_per_key FROM {schema}.kind k WHERE k.kind = key_cap.kind), 1);
+
+-- Makes the slots that caps of these scopes lack. In one order, so that rivals who make the same ones never deadlock.
+CREATE FUNCTION {schema}.make_slots(scopes text[], caps integer[]) RETURNS void LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    INSERT INTO {schema}.cap_slot (scope, n)
+    SELECT wanted.scope, missing.n
+    FROM (SELECT u.scope, max(u.cap) AS cap, coalesce((SELECT max(s.n) FROM {schema}.cap_slot s WHERE s.scope = u.scope), -1) AS last
+          FROM unnest(scopes, caps) AS u(scope, cap) GROUP BY u.scope) wanted,
+         LATERAL generate_series(wanted.last + 1, wanted.cap - 1) AS missing(n)
+    ORDER BY wanted.scope, missing.n
+    ON CONFLICT DO NOTHING;
+END;
+
+-- Whether the free slots of a job's concurrency key are for other jobs: those that could start and come before it in the
+-- key's order (priority, run_at, id). Jobs that cannot start, as their queue is paused or served by nobody, let it pass.
+CREATE FUNCTION {schema}.others_first(job {schema}.job, cap integer) RETURNS boolean LANGUAGE plpgsql AS $function$
+DECLARE
+    free integer;
+BEGIN
+    SELECT count(*) INTO free FROM {schema}.cap_slot s WHERE s.scope = 'key:' || job.concurrency_key AND s.n < cap AND s.lease IS NULL;
+    RETURN free <= (
+        SELECT count(*) FROM (
+            SELECT b.queue, b.tenant, b.kind FROM {schema}.job b
+            WHERE b.concurrency_key = job.concurrency_key AND b.status = 'QUEUED' AND b.priority >= job.priority
+              AND (b.priority > job.priority OR (b.run_at, b.id) < (job.run_at, job.id))
+            ORDER BY b.priority DESC, b.run_at, b.id LIMIT free + 20) before
+        WHERE {schema}.startable(before.queue, before.tenant, before.kind));
+END $function$;
+
+-- Asks one limit (of a tenant, queue, kind or key) whether a job may start: the slot and the tokens it would take, locked, or why
+-- not. Nothing here waits: what a rival has in hands counts as taken, and is tried again soon (retry_in, seconds).
+CREATE FUNCTION {schema}.ask_limit(which text, scope text, rule {schema}.limiter, cap integer, job {schema}.job,
+                                   OUT reason text, OUT held boolean, OUT retry_in double precision, OUT slot integer, OUT tokens double precision)
+LANGUAGE plpgsql AS $function$
+DECLARE
+    -- A job that may not start for its kind or key leaves the claim index, so that no claim walks over it again; one that
+    -- waits for its tenant or queue stays, and the worker leaves that alone.
+    holds constant boolean := which IN ('kind', 'key');
+    taken integer;
+BEGIN
+    IF rule.paused THEN
+        reason := which || '_paused'; held := holds;
+        RETURN;
+    END IF;
+    IF cap IS NOT NULL THEN
+        SELECT s.n INTO slot FROM {schema}.cap_slot s
+        WHERE s.scope = ask_limit.scope AND s.n < cap AND s.lease IS NULL ORDER BY s.n LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF slot IS NULL THEN
+            -- Held only where every slot is seen taken and stays so until this commits: whoever frees one finds the job held.
+            SELECT count(*) INTO taken
+            FROM (SELECT FROM {schema}.cap_slot s
+                  WHERE holds AND s.scope = ask_limit.scope AND s.n < cap AND s.lease IS NOT NULL FOR UPDATE SKIP LOCKED) locked;
+            reason := which || '_cap'; held := taken = cap;
+            retry_in := CASE WHEN holds AND taken < cap THEN 0.02 END;
+            RETURN;
+        ELSIF which = 'key' AND {schema}.others_first(job, cap) THEN
+            reason := 'key_turn'; held := true;
+            RETURN;
+        END IF;
+    END IF;
+    IF rule.rate_limit IS NOT NULL THEN
+        SELECT {schema}.tokens_now(rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = ask_limit.scope FOR UPDATE SKIP LOCKED;
+        IF tokens IS NULL OR tokens < 1 THEN
+            reason := which || '_rate'; held := holds AND tokens IS NOT NULL;
+            retry_in := coalesce((1 - tokens) * rule.rate_period / (0.97 * rule.rate_limit), 0.005);
+        END IF;
+    END IF;
+END $function$;
+
+-- What limits a job: tenant, queue, kind, concurrency key, in the order in which a claim asks.
+CREATE FUNCTION {schema}.limits_of(job {schema}.job)
+RETURNS TABLE (which text, scope text, rule {schema}.limiter, cap integer) LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT found.which, found.which || ':' || found.name, found.rule,
+           CASE found.which WHEN 'key' THEN {schema}.key_cap(job.concurrency_key, job.kind) ELSE (found.rule).max_running END
+    FROM (SELECT v.ord, v.which, v.name,
+                 (SELECT l FROM {schema}.limiter l WHERE l.scope = v.which AND l.name = v.name AND l.restricts) AS rule
+          FROM (VALUES (1, 'tenant', job.tenant), (2, 'queue', job.queue), (3, 'kind', job.kind), (4, 'key', job.concurrency_key))
+               AS v(ord, which, name)
+          WHERE v.name IS NOT NULL) found
+    WHERE (found.rule).scope IS NOT NULL OR found.which = 'key'
+    ORDER BY found.ord;
+END;
+
+-- Which of these jobs, locked by a claim, may not start now, and why. The others hold their slots under the claim's lease and have
+-- taken their tokens.
+CREATE FUNCTION {schema}.admit(new_lease bigint, candidates bigint[])
+RETURNS TABLE (blocked_id bigint, reason text, blocked_by text, held boolean, retry_in double precision)
+LANGUAGE plpgsql AS $function$
+DECLARE
+    c      record;
+    lim    record;
+    answer record;
+    known  jsonb := '{{}}';  -- scope -> what it said to an earlier job
+    asked  text[];  -- scopes that let the job pass, with the slot and the tokens found there
+    slots  integer[];
+    levels double precision[];
+BEGIN
+    PERFORM {schema}.make_slots(array_agg(l.scope), array_agg(l.cap))
+    FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = ANY (candidates) AND l.cap IS NOT NULL;
+    FOR c IN
+        SELECT j AS job FROM unnest(candidates) WITH ORDINALITY AS u(id, ord) JOIN {schema}.job j ON j.id = u.id
+        WHERE j.id = ANY (candidates) ORDER BY u.ord
+    LOOP
+        asked := '{{}}'; slots := '{{}}'; levels := '{{}}'; answer := NULL;
+        FOR lim IN SELECT l.which, l.scope, l.rule, l.cap FROM {schema}.limits_of(c.job) l LOOP
+            IF known ? lim.scope THEN
+                SELECT k.reason, k.held, k.retry_in INTO answer
+                FROM jsonb_to_record(known -> lim.scope) AS k(reason text, held boolean, retry_in double precision);
+                EXIT;
+            END IF;
+            SELECT a.reason, a.held, a.retry_in, a.slot, a.tokens INTO answer
+            FROM {schema}.ask_limit(lim.which, lim.scope, lim.rule, lim.cap, c.job) a;
+            IF answer.reason <> 'key_turn' THEN  -- which says nothing of the key's other jobs
+                known := known || jsonb_build_object(lim.scope, answer);
+            END IF;
+            EXIT WHEN answer.reason IS NOT NULL;
+            asked := asked || lim.scope; slots := slots || answer.slot; levels := levels || answer.tokens;
+        END LOOP;
+        IF answer.reason IS NULL THEN
+            UPDATE {schema}.cap_slot s SET lease = new_lease, job_id = (c.job).id FROM unnest(asked, slots) AS mine(scope, n)
+            WHERE s.scope = ANY (asked) AND s.scope = mine.scope AND s.n = mine.n;
+            UPDATE {schema}.rate_bucket b SET tokens = mine.tokens - 1, filled_at = clock_timestamp()
+            FROM unnest(asked, levels) AS mine(scope, tokens)
+            WHERE b.scope = ANY (asked) AND b.scope = mine.scope AND mine.tokens IS NOT NULL;
+        ELSE
+            UPDATE {schema}.job SET held_by = lim.scope WHERE id = (c.job).id AND answer.held;
+            RETURN QUERY SELECT (c.job).id, answer.reason, lim.scope, answer.held, answer.retry_in;
+        END IF;
+    END LOOP;
+END $function$;
+
+-- Puts up to `room` jobs that are held for a reason back into the claim index and announces them: of a key in its order, of a kind
+-- tenant by tenant, beginning after one. Returns how many, and whose came last.
+CREATE FUNCTION {schema}.readmit(reason text, room integer, after_tenant text, OUT moved integer, OUT last_tenant text)
+LANGUAGE plpgsql AS $function$
+DECLARE
+    next  record;
+    lanes text[] := '{{}}';
+    dues  timestamptz[] := '{{}}';
+BEGIN
+    moved := 0;
+    last_tenant := after_tenant;
+    WHILE moved < room LOOP
+        IF reason LIKE 'key:%' THEN
+            SELECT b.id, b.queue, b.tenant, b.priority, b.run_at INTO next
+            FROM (SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at FROM {schema}.job j
+                  WHERE j.concurrency_key = substr(reason, 5) AND j.status = 'QUEUED' AND j.held_by = reason
+                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT 20 FOR NO KEY UPDATE SKIP LOCKED) b
+            ORDER BY {schema}.startable(b.queue, b.tenant, b.kind) DESC, b.priority DESC, b.run_at, b.id LIMIT 1;
+        ELSE
+            SELECT j.id, j.queue, j.tenant, j.priority, j.run_at INTO next FROM {schema}.job j
+            WHERE j.held_by = reason AND j.tenant > last_tenant
+            ORDER BY j.tenant, j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        END IF;
+        IF next.id IS NOT NULL THEN
+            UPDATE {schema}.job SET held_by = NULL WHERE id = next.id;
+            moved := moved + 1;
+            last_tenant := next.tenant;
+            lanes := lanes || {schema}.lane_token(next.queue, next.tenant, next.priority);
+            dues := dues || next.run_at;
+        ELSE
+            EXIT WHEN last_tenant = '' OR reason LIKE 'key:%';
+            last_tenant := '';
+        END IF;
+    END LOOP;
+    PERFORM {schema}.announce(lanes, dues, dues);
+END $function$;
+
+-- Frees what slots these runs hold, as the last act of the statement that ends their leases. What waits for a tenant's or queue's slot
+-- is woken; what is held for a kind's or key's is put back. Volatile, so each query here sees what rivals committed while
+-- this waited for the slot: a claim that found it taken has held its jobs by then.
+CREATE FUNCTION {schema}.free_slots(ids bigint[], leases bigint[], tenants text[]) RETURNS void LANGUAGE plpgsql AS $function$
+DECLARE
+    freed record;
+BEGIN
+    FOR freed IN
+        WITH mine AS (
+            UPDATE {schema}.cap_slot s SET lease = NULL, job_id = NULL
+            FROM unnest(ids, leases, tenants) AS run(id, lease, tenant)
+            WHERE s.job_id = ANY (ids) AND s.job_id = run.id AND s.lease = run.lease
+            RETURNING s.scope, run.tenant
+        )
+        SELECT scope, count(*)::integer AS slots, max(tenant) AS tenant FROM mine GROUP BY scope ORDER BY scope
+    LOOP
+        IF freed.scope LIKE 'kind:%' OR freed.scope LIKE 'key:%' THEN
+            PERFORM {schema}.readmit(freed.scope, freed.slots, freed.tenant);
+        ELSE
+            PERFORM pg_notify({channel}, 'f ' || left(md5(freed.scope), 16));
+        END IF;
+    END LOOP;
+END $function$;
+
+-- Looks through the reasons for which jobs are held, after one in order and up to `most` of them: where the reason is gone, or slots
+-- or tokens are there, puts jobs back, at most 500 a reason. One caller at a time. Comes back with the reason reached (NULL: all
+-- were seen), how many jobs were put back, and seconds until a rate has a token again.
+CREATE FUNCTION {schema}.review_held(after text, most integer, OUT reached text, OUT moved integer, OUT next_in double precision)
+LANGUAGE plpgsql AS $function$
+DECLARE
+    job_   {schema}.job;
+    lim    record;
+    room   integer;
+    tokens double precision;
+    back   record;
+BEGIN
+    reached := after;
+    moved := 0;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended({schema_text} || '.review_held', 0)) THEN
+        reached := NULL;
+        RETURN;
+    END IF;
+    FOR i IN 1..most LOOP
+        SELECT j AS job INTO lim FROM {schema}.job j WHERE j.held_by > reached ORDER BY j.held_by, j.tenant LIMIT 1;
+        job_ := lim.job;
+        IF job_.id IS NULL THEN
+            reached := NULL;
+            RETURN;
+        END IF;
+        reached := job_.held_by;
+        room := 500;
+        FOR lim IN SELECT l.rule, l.cap FROM {schema}.limits_of(job_) l WHERE l.scope = job_.held_by LOOP
+            IF (lim.rule).paused THEN
+                room := 0;
+            END IF;
+            IF lim.cap IS NOT NULL THEN
+                room := least(room, lim.cap - (SELECT count(*) FROM {schema}.cap_slot s
+                                               WHERE s.scope = reached AND s.n < lim.cap AND s.lease IS NOT NULL));
+            END IF;
+            IF (lim.rule).rate_limit IS NOT NULL THEN
+                SELECT {schema}.tokens_now(lim.rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = reached;
+                IF tokens < 1 AND room > 0 THEN
+                    next_in := least(next_in, (1 - tokens) * (lim.rule).rate_period / (0.97 * (lim.rule).rate_limit));
+                END IF;
+                room := least(room, floor(tokens));
+            END IF;
+        END LOOP;
+        CONTINUE WHEN room < 1;
+        SELECT r.moved, r.last_tenant INTO back
+        FROM {schema}.readmit(reached, room, coalesce((SELECT t.tenant FROM {schema}.turn t WHERE t.held_by = reached), '')) r;
+        moved := moved + back.moved;
+        IF reached LIKE 'kind:%' THEN
+            INSERT INTO {schema}.turn (held_by, tenant) VALUES (reached, back.last_tenant)
+            ON CONFLICT (held_by) DO UPDATE SET tenant = EXCLUDED.tenant;
+        END IF;
+    END LOOP;
+END $function$;
