@@ -207,7 +207,7 @@ async def test_an_outage_is_asked_about_once_a_second() -> None:
 async def test_a_count_that_fails_leaves_the_process_its_own_numbers(
     database_url: str, conn: Conn
 ) -> None:
-    conn.execute("DROP TABLE jobq.worker")
+    conn.execute("DROP TABLE jobq.worker CASCADE")
     async with serving(database_url) as http:
         response = await http.get("/metrics")
         assert response.status_code == 200

@@ -47,7 +47,9 @@ def test_a_floor_passes_over_what_was_due_before(undone: Conn) -> None:
 
 
 def test_nothing_scheduled_is_said_as_such(undone: Conn) -> None:
-    assert run_sync(undone, STORE.upkeep.promote(BEGINNING, 10)) == Promoted(True, 0, None, None)
+    assert run_sync(undone, STORE.upkeep.promote(BEGINNING, 10)) == Promoted(
+        True, 0, None, None, held=False, limits=0
+    )
 
 
 def test_one_promoter_works_at_a_time(rivals: Rivals) -> None:
@@ -175,10 +177,12 @@ def test_kinds_that_are_already_so_are_not_written_again(conn: Conn) -> None:
 def test_workers_are_listed_until_they_leave_or_their_beats_stop(conn: Conn) -> None:
     worker = {
         "id": "w1", "host": "h", "pid": 7, "version": "1", "queues": ["a", 'b"'], "kinds": ["k"], "slots": 20,
-        "express": 2, "running": 3, "draining": False, "claimed_ago": 0.5, "ttl": 60.0,
+        "express": 2, "running": 3, "draining": False, "claim_loop_ok": True,
+        "finished_per_second": 1.5, "claimed_ago": 0.5, "ttl": 60.0,
     }  # fmt: skip
     run_sync(conn, STORE.upkeep.beat(worker))
-    run_sync(conn, STORE.upkeep.beat({**worker, "running": 4, "draining": True}))
+    later = {"running": 4, "draining": True, "claim_loop_ok": False, "finished_per_second": 2.5}
+    run_sync(conn, STORE.upkeep.beat({**worker, **later}))
     run_sync(
         conn,
         STORE.upkeep.beat({**worker, "id": "w2", "queues": None, "ttl": 0.0, "claimed_ago": None}),
@@ -190,6 +194,7 @@ def test_workers_are_listed_until_they_leave_or_their_beats_stop(conn: Conn) -> 
         4,
         True,
     )
+    assert (row["claim_loop_ok"], row["finished_per_second"]) == (False, 2.5)
     assert row["claimed_at"] < row["heartbeat_at"]
     run_sync(conn, STORE.upkeep.leave("w1"))
     assert run_sync(conn, STORE.jobs.list_workers()) == []

@@ -216,6 +216,8 @@ class Worker(_Shape):
     started_at: datetime
     heartbeat_at: datetime
     claimed_at: datetime | None = Field(description="When its claim loop last succeeded.")
+    claim_loop_ok: bool = Field(description="Whether it moved, at the last heartbeat.")
+    finished_per_second: float = Field(description="Runs that ended lately, on average.")
 
 
 class Workers(_Shape):

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from jobq import logs
+from jobq.engine.pace import Pace
 from jobq.engine.pool import SlotPool
 from jobq.engine.runner import Run, Runner, Stop
 from jobq.metrics import Metrics
@@ -43,6 +44,8 @@ class ActiveRuns:
     held: dict[Claim, Run] = field(default_factory=dict)
     #: Runs whose handler has not returned: each has a slot.
     running: set[Run] = field(default_factory=set)
+    #: How many handlers return per second.
+    pace: Pace = field(default_factory=lambda: Pace(time.monotonic()))
     _early_cancels: dict[int, float] = field(default_factory=dict)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,7 +71,9 @@ class ActiveRuns:
     def ended(self, run: Run) -> None:
         """A handler has returned: its slot is free."""
         self.running.discard(run)
-        seconds = time.monotonic() - run.started
+        now = time.monotonic()
+        seconds = now - run.started
+        self.pace.ended(now)
         run.pool.ended(run.job.tenant, run.job.kind, run.estimate, seconds)
         self.slot_free()
 

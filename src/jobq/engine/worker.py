@@ -355,6 +355,8 @@ class Worker:
             "express": self.express,
             "running": self.running,
             "draining": self.draining,
+            "claim_loop_ok": self.health().ok,
+            "finished_per_second": self.active.pace.per_second(time.monotonic()),
             "claimed_ago": time.monotonic() - self.dispatcher.succeeded_at,
             "ttl": self.settings.lease_duration,
         }

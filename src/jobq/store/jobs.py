@@ -105,7 +105,7 @@ class JobStore:
         """Live workers."""
         columns = (
             "id", "host", "pid", "version", "queues", "kinds", "slots", "express", "running", "draining",
-            "started_at", "heartbeat_at", "claimed_at",
+            "started_at", "heartbeat_at", "claimed_at", "claim_loop_ok", "finished_per_second",
         )  # fmt: skip
         return Call("list_workers", self._sql["list_workers"], {}, _records(columns))
 

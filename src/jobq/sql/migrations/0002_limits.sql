@@ -66,6 +66,8 @@ ALTER TABLE {schema}.kind ADD COLUMN max_per_key integer CHECK (max_per_key BETW
 COMMENT ON COLUMN {schema}.kind.max_per_key IS 'Cap of a concurrency key among jobs of this kind; NULL: 1.';
 ALTER TABLE {schema}.worker ADD COLUMN finished_per_second double precision NOT NULL DEFAULT 0;
 COMMENT ON COLUMN {schema}.worker.finished_per_second IS 'Runs that ended lately, on average.';
+ALTER TABLE {schema}.worker ADD COLUMN claim_loop_ok boolean NOT NULL DEFAULT true;
+COMMENT ON COLUMN {schema}.worker.claim_loop_ok IS 'Whether its claim loop moved, at the last heartbeat.';
 
 DROP INDEX {schema}.job_held_idx;
 CREATE INDEX job_held_idx ON {schema}.job (held_by, tenant, priority DESC, run_at, id) WHERE held_by IS NOT NULL;
