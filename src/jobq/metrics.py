@@ -197,6 +197,10 @@ class Metrics:
         if registry is not None:
             registry.register(run)
             registry.register(wait)
+        self._blocked = Counter(
+            "jobq_limiter_blocked", "Jobs that a claim met and a limit kept from starting, by limit.",
+            ("reason",), registry=registry,
+        )  # fmt: skip
         self._recovered = Counter(
             "jobq_recovered", "Jobs taken back after their lease had ended.", registry=registry
         )
@@ -259,6 +263,10 @@ class Metrics:
         self._busy.set(busy)
         self._free.set(free)
         self._express.set(express)
+
+    def limiter_blocked(self, reason: str) -> None:
+        """A claim met a job that a limit keeps from starting; reasons as in `jobq.store.Blocked`."""
+        self._blocked.labels(reason).inc()
 
     def recovered(self, n: int) -> None:
         """Count `n` jobs taken back from runs whose lease had ended."""

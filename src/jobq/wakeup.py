@@ -2,7 +2,7 @@
 
 A message is a letter and words: `q token:first:last ...` lanes that have jobs, with the span of
 their due times in microseconds since 1970; `q *` look everywhere; `c id ...` runs to cancel (`c *`
-ask the database); `d micros` a job waits until then. Lanes travel as tokens, so that tenants' names
+ask the database); `d micros` a job waits until then; `f token ...` slots of caps are free; `l` limits were changed. Lanes travel as tokens, so that tenants' names
 stay private and a message never grows with them. `{schema}.announce` in SQL writes the same.
 """
 
@@ -51,7 +51,19 @@ class DueAt:
     at: datetime
 
 
-Message = LanesReady | LookEverywhere | CancelRequested | DueAt
+@dataclass(frozen=True, slots=True)
+class SlotsFreed:
+    """Slots of caps are free: tokens of their scopes (`scope_token`)."""
+
+    tokens: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChanged:
+    """Weights, caps, rates or pauses were changed."""
+
+
+Message = LanesReady | LookEverywhere | CancelRequested | DueAt | SlotsFreed | LimitsChanged
 
 
 @lru_cache(maxsize=100_000)
@@ -59,6 +71,12 @@ def token(lane: Lane) -> str:
     """16 hex digits that stand for a lane; `{schema}.lane_token` computes the same."""
     text = f"{lane.queue}\n{lane.tenant}\n{lane.priority}"
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+@lru_cache(maxsize=100_000)
+def scope_token(scope: str) -> str:
+    """16 hex digits that stand for whose cap it is (`tenant:acme`); `{schema}.free_slots` computes the same."""
+    return hashlib.md5(scope.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
 def ready(jobs: Iterable[tuple[Lane, datetime]]) -> list[str]:
@@ -93,6 +111,10 @@ def parse(text: str) -> Message | None:
                 return CancelRequested(ids)
             case "d":
                 return DueAt(from_micros(int(rest)))
+            case "f":
+                return SlotsFreed(frozenset(rest.split()))
+            case "l":
+                return LimitsChanged()
     except (ValueError, OverflowError):
         return None
     return None

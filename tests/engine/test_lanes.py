@@ -9,7 +9,7 @@ import pytest
 from jobq.engine.fair import Clock
 from jobq.engine.lanes import LaneTable
 from jobq.model import Claim, ClaimedJob, Lane
-from jobq.store import LaneHead, Span
+from jobq.store import Claimed, LaneHead, Span
 from jobq.wakeup import LanesReady, LookEverywhere, token
 
 LANE = Lane("default", "acme", 0)
@@ -52,7 +52,7 @@ def claim(
     """A claim that found these jobs; returns what it scanned."""
     plan = [(tenant, most)]
     shares = made.shares(plan)
-    made.answered(plan, jobs, most)
+    made.answered(plan, Claimed(jobs, []), most, 0.0)
     made.landed()
     return list(shares[0].spans)
 
@@ -106,7 +106,7 @@ def test_an_announcement_during_a_claim_is_applied_after_its_answer_against_the_
     made.shares(plan)
     # Due at 3, above the floor when it is heard, below it when the answer is in.
     made.hear(LanesReady({token(LANE): (at(3), at(3))}))
-    made.answered(plan, [job(2), job(4)], 10)
+    made.answered(plan, Claimed([job(2), job(4)], []), 10, 0.0)
     made.landed()
     assert made.clock.anyone_ready
     assert claim(made, [job(3)]) == [Span(LANE, at(3), 0, at(3)), Span(LANE, at(4), 4)]
@@ -174,7 +174,7 @@ def test_a_claim_that_filled_every_slot_says_nothing_of_tenants_behind_it() -> N
     made = table(first, second, third)
     plan = [("a", 2), ("b", 2), ("c", 2)]
     made.shares(plan)
-    made.answered(plan, [job(1, first), job(2, second), job(3, second)], 3)
+    made.answered(plan, Claimed([job(1, first), job(2, second), job(3, second)], []), 3, 0.0)
     made.landed()
     ready = {name for name in "abc" if made.clock.tenant(name).ready}
     assert ready == {"b", "c"}, "a gave less than asked for, b was cut, c was not reached"

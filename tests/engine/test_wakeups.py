@@ -190,9 +190,9 @@ def test_a_late_hint_of_a_batch_does_not_make_its_lane_look_empty(
         plan = [(lane.tenant, most)]
         call = RunStore(Statements("jobq")).claim(most, most, table.shares(plan), settings)
         found = run_sync(jobs._plain, call)
-        table.answered(plan, found, most)
+        table.answered(plan, found, most, 0.0)
         table.landed()
-        return found
+        return found.jobs
 
     table.discovered([LaneHead(lane, BEGINNING, 1, True)], 1)
     due = claim(4)[0].run_at

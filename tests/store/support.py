@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -194,7 +193,7 @@ def claim(
     """A claim of one tenant's share."""
     share = Share(free if most is None else most, spans or [Span(LANE)])
     call = STORE.runs.claim(lease, free, [share], SETTINGS)
-    return replace(call, read=lambda rows: call.read(rows).jobs)
+    return Call(call.name, call.statement, call.params, lambda rows: call.read(rows).jobs)
 
 
 def complete(*claims: Claim, result: str | None = None) -> Call[set[Claim]]:

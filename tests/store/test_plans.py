@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ def _lanes(most: int) -> Call[Any]:
         for n in range(100)
     ]
     call = STORE.runs.claim(OTHER_LEASE, most, [Share(5, some) for some in spans], SETTINGS)
-    return replace(call, read=lambda rows: call.read(rows).jobs)
+    return Call(call.name, call.statement, call.params, lambda rows: call.read(rows).jobs)
 
 
 #: A worker's statements, about a number of jobs.

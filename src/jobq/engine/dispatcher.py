@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -17,7 +17,7 @@ from jobq.engine.lanes import MOST_TENANTS, Hint
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Retry, Session
 from jobq.model import ClaimedJob
-from jobq.store import ClaimSettings, RunStore
+from jobq.store import Blocked, Claimed, ClaimSettings, RunStore
 
 log = logs.get("jobq.worker")
 
@@ -39,6 +39,7 @@ class Dispatcher:
         start: starts a claimed job in its pool.
         may_claim: whether outcomes are recorded fast enough to take on more.
         claimed: called with the seconds each claim took.
+        blocked: called with the jobs that a limit kept from starting.
     """
 
     session: Session
@@ -51,11 +52,14 @@ class Dispatcher:
     start: Callable[[ClaimedJob, SlotPool], None]
     may_claim: Callable[[], bool]
     claimed: Callable[[float], None]
+    blocked: Callable[[Sequence[Blocked]], None]
     #: When the loop last did what it should (monotonic): claimed, found nothing, or had no free slot.
     succeeded_at: float = field(default_factory=time.monotonic)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _poll: float = FIRST_POLL
     _poll_at: float = 0.0
+    #: When to claim again after one that got nowhere (monotonic): a rival had slots or tokens in hands.
+    _again_at: float = float("inf")
     #: Whether the last attempt found the database away.
     outage: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
@@ -111,30 +115,36 @@ class Dispatcher:
             self.discovery.poll()
             self._poll_at = now + self._poll
             self._poll = min(self._poll * 2, self.poll_interval)
+            for pool in self.pools:
+                pool.table.ask_again(now, polling=True)
         if not self.may_claim():
             return FIRST_POLL
         if not any(pool.free_express for pool in self.pools):
             return self.poll_interval
         await self.discovery.step()
-        again = False
+        again, self._again_at = False, float("inf")
         for pool in self.pools:
             again |= await self._claim(pool)
         if again:
             return 0.0
-        wait = min(self._poll_at, self.discovery.next_at) - time.monotonic()
+        due = min(pool.table.blocks.next_at for pool in self.pools)
+        wait = min(self._poll_at, self.discovery.next_at, self._again_at, due) - time.monotonic()
         return max(wait, 0.001)
 
     async def _claim(self, pool: SlotPool) -> bool:
         """Claim for one pool and start what came; whether it is worth trying again at once."""
-        free, plan = pool.plan(MOST_TENANTS)
+        pool.table.ask_again(time.monotonic())
+        free, planned = pool.plan(MOST_TENANTS)
+        plan = pool.table.startable(planned)
         if not plan or self._stopped.is_set():
-            return False
+            await asyncio.sleep(0)
+            return len(plan) < len(planned)
         lease = secrets.randbits(63)
         began = time.monotonic()
         try:
             call = self.runs.claim(lease, free, pool.table.shares(plan), self.settings)
-            jobs = await self.session.run(call)
-            pool.table.answered(plan, jobs, free)
+            claimed = await self.session.run(call)
+            pool.table.answered(plan, claimed, free, time.monotonic())
         except (psycopg.Error, OSError) as error:
             if is_unavailable(error):
                 self._lost[lease] = [began, began + LOOK_AGAIN]
@@ -149,11 +159,17 @@ class Dispatcher:
             self._lost[lease] = [began]
             await self.release_lost(now=True)
             return False
-        for job in jobs:
+        for job in claimed.jobs:
             self.start(job, pool)
-        if jobs:
+        if claimed.jobs:
             self._poll = FIRST_POLL
             self._poll_at = min(self._poll_at, time.monotonic() + self._poll)
+        if claimed.blocked:
+            self.blocked(claimed.blocked)
+            if _got_nowhere(claimed):
+                pauses = (b.retry_in for b in claimed.blocked if b.retry_in is not None)
+                self._again_at = time.monotonic() + min(pauses, default=FIRST_POLL)
+                return False
         return pool.clock.anyone_ready and pool.free_express > 0
 
     async def release_lost(self, *, now: bool = False) -> None:
@@ -181,6 +197,13 @@ class Dispatcher:
             log.warning("what a lost claim took cannot be released yet", sqlstate=error.sqlstate)
             return False
         return True
+
+
+def _got_nowhere(claimed: Claimed) -> bool:
+    """Whether the same claim would meet the same jobs again: none started, left the index, or is left alone from now on."""
+    return not claimed.jobs and not any(
+        job.held or job.scope.startswith(("tenant:", "queue:")) for job in claimed.blocked
+    )
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

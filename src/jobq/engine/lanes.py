@@ -9,15 +9,17 @@ after its answer, against the raised floor; discovery finds whatever a lost hint
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 
+from jobq.engine.blocks import AT_POLL, Blocks
 from jobq.engine.fair import Clock
-from jobq.model import ClaimedJob, Lane
-from jobq.store import LaneHead, Share, Span
-from jobq.wakeup import LanesReady, LookEverywhere, token
+from jobq.model import Lane
+from jobq.store import Blocked, Claimed, LaneHead, Share, Span
+from jobq.wakeup import LanesReady, LimitsChanged, LookEverywhere, SlotsFreed, token
 
 #: Spans beside a floor; more are merged into one.
 MOST_SPANS = 4
@@ -25,8 +27,10 @@ MOST_SPANS = 4
 MOST_TENANTS = 100
 
 Position = tuple[datetime, int]
-#: What tells that jobs were queued: a message heard, or the lanes themselves where this worker did it.
-Hint = LanesReady | LookEverywhere | tuple[LaneHead, ...]
+#: What tells that jobs may start: a message heard, or the lanes themselves where this worker queued them.
+Hint = LanesReady | LookEverywhere | SlotsFreed | LimitsChanged | tuple[LaneHead, ...]
+#: A job that a claim met: whether it runs now or not, the lane was walked up to it.
+Met = tuple[Lane, Position]
 
 
 def _united(spans: list[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
@@ -108,6 +112,9 @@ class LaneTable:
         self._by_token: dict[str, LaneState] = {}
         self._by_tenant: dict[str, dict[Lane, LaneState]] = {}
         self._deferred: list[Hint] = []
+        self.blocks = Blocks()
+        #: Queue that is blocked -> tenants who have jobs there and nowhere else.
+        self._parked: dict[str, set[str]] = defaultdict(set)
         self._in_flight = False
         self._turn = count(1)
         self._strange: set[str] = set()
@@ -130,6 +137,10 @@ class LaneTable:
             self.discovered(message, 0)
         elif isinstance(message, LookEverywhere):
             self.must_look = True
+        elif isinstance(message, SlotsFreed):
+            self._lifted(self.blocks.freed(message.tokens))
+        elif isinstance(message, LimitsChanged):
+            self._lifted(self.blocks.changed())
         else:
             for name, (first, last) in message.spans.items():
                 self._announce(name, first, last)
@@ -145,7 +156,25 @@ class LaneTable:
                 state.ready = True
             else:
                 state.announce(head.run_at, state.floor[0])
-            self.clock.set_ready(head.lane.tenant, True)
+            self._refresh(head.lane.tenant)
+
+    def ask_again(self, now: float, *, polling: bool = False) -> None:
+        """Whom a limit kept from starting jobs may try again: where it is time to, or at a poll all but the paused."""
+        self._lifted(self.blocks.poll() if polling else self.blocks.due(now))
+
+    def startable(self, plan: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """A plan of the clock without those whose lanes are all blocked by now."""
+        if not self.blocks:
+            return list(plan)
+        for tenant, _ in plan:
+            self._refresh(tenant)
+        return [(tenant, most) for tenant, most in plan if self.clock.tenant(tenant).ready]
+
+    def _lifted(self, scopes: Iterable[str]) -> None:
+        for scope in scopes:
+            which, _, name = scope.partition(":")
+            for tenant in [name] if which == "tenant" else self._parked.pop(name, ()):
+                self._refresh(tenant)
 
     def forget(self, before_round: int) -> None:
         """Drop idle lanes that discovery has not met since a round, and what hints named in vain."""
@@ -171,20 +200,33 @@ class LaneTable:
         return [Share(most, self._spans(tenant)) for tenant, most in plan]
 
     def answered(
-        self, plan: Sequence[tuple[str, int]], jobs: Sequence[ClaimedJob], free: int
+        self, plan: Sequence[tuple[str, int]], claimed: Claimed, free: int, now: float
     ) -> None:
-        """The claim's answer: raise floors, note who has no more. `landed` follows."""
-        by_tenant: dict[str, list[ClaimedJob]] = {}
-        for job in jobs:
-            by_tenant.setdefault(job.tenant, []).append(job)
+        """The claim's answer: raise floors, note who has no more and who may not. `landed` follows.
+
+        Args:
+            plan: what was asked for.
+            claimed: what came.
+            free: jobs that were asked for at most.
+            now: monotonic time.
+        """
+        by_tenant: dict[str, list[Met]] = {}
+        for job in claimed.jobs:
+            by_tenant.setdefault(job.tenant, []).append((job.lane, (job.run_at, job.id)))
+        for left in claimed.blocked:
+            by_tenant.setdefault(left.lane.tenant, []).append((left.lane, (left.run_at, left.id)))
+        met = len(claimed.jobs) + len(claimed.blocked)
         last_served = max(
             (i for i, (tenant, _) in enumerate(plan) if tenant in by_tenant), default=-1
         )
         for index, (tenant, most) in enumerate(plan):
             taken = by_tenant.get(tenant, [])
-            cut = len(jobs) >= free and index >= last_served
+            cut = met >= free and index >= last_served
             if taken or not cut:
                 self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
+        self._keep_off(claimed.blocked, now)
+        for tenant, _ in plan:
+            self._refresh(tenant)
 
     def landed(self) -> None:
         """No claim is in flight any more: apply what was heard meanwhile, against the raised floors."""
@@ -207,7 +249,33 @@ class LaneTable:
                 self.must_look = True
             return
         state.announce(first, last)
-        self.clock.set_ready(state.lane.tenant, True)
+        self._refresh(state.lane.tenant)
+
+    def _refresh(self, tenant: str) -> None:
+        """Tell the clock whether a tenant has jobs that could start."""
+        lanes = [state.lane for state in self._by_tenant.get(tenant, {}).values() if state.ready]
+        if f"tenant:{tenant}" in self.blocks:
+            lanes = []
+        elif self.blocks:
+            blocked = [lane for lane in lanes if f"queue:{lane.queue}" in self.blocks]
+            if len(blocked) == len(lanes):
+                for lane in blocked:
+                    self._parked[lane.queue].add(tenant)
+                lanes = []
+        self.clock.set_ready(tenant, bool(lanes))
+
+    def _keep_off(self, blocked: Sequence[Blocked], now: float) -> None:
+        """Jobs that stay where they are lie below the floor by now; their tenant or queue is left alone."""
+        left: dict[Lane, list[datetime]] = defaultdict(list)
+        for job in blocked:
+            if not job.held:
+                left[job.lane].append(job.run_at)
+        for lane, times in left.items():
+            self._state(lane).announce(min(times), max(times))
+        for scope, reason, retry_in in {(b.scope, b.reason, b.retry_in) for b in blocked}:
+            if scope.startswith(("tenant:", "queue:")):
+                until = AT_POLL if retry_in is None else now + retry_in
+                self.blocks.block(scope, until, paused=reason.endswith("_paused"))
 
     def _state(self, lane: Lane) -> LaneState:
         lanes = self._by_tenant.setdefault(lane.tenant, {})
@@ -224,14 +292,19 @@ class LaneTable:
         ]
 
     def _in_order(self, tenant: str) -> list[LaneState]:
-        ready = [state for state in self._by_tenant.get(tenant, {}).values() if state.ready]
+        if f"tenant:{tenant}" in self.blocks:
+            return []
+        ready = [
+            state
+            for state in self._by_tenant.get(tenant, {}).values()
+            if state.ready and f"queue:{state.lane.queue}" not in self.blocks
+        ]
         return sorted(ready, key=lambda state: (-state.lane.priority, state.turn))
 
-    def _settle(self, tenant: str, jobs: list[ClaimedJob], *, exhausted: bool) -> None:
+    def _settle(self, tenant: str, met: list[Met], *, exhausted: bool) -> None:
         order = self._in_order(tenant)
         last: dict[Lane, Position] = {}
-        for job in jobs:
-            lane, position = job.lane, (job.run_at, job.id)
+        for lane, position in met:
             known = last.get(lane)
             if known is None or position > known:
                 last[lane] = position
@@ -244,4 +317,3 @@ class LaneTable:
                 state.turn = next(self._turn)
             elif done:
                 state.empty()
-        self.clock.set_ready(tenant, any(state.ready for state in order))

@@ -21,12 +21,14 @@ class Promoter:
         session: shared with the dispatcher; promoting waits for no lock.
         poll_interval: seconds, the longest sleep.
         promoted: called when jobs became claimable, sooner than the hint comes round.
+        noticed: called with whether jobs are held, and the version of the limits.
     """
 
     session: Session
     upkeep: UpkeepStore
     poll_interval: float
     promoted: Callable[[], None]
+    noticed: Callable[[bool, int], None]
     _floor: Floor = field(default_factory=Floor)
 
     async def step(self) -> float:
@@ -35,6 +37,7 @@ class Promoter:
         self._floor.done(result.last)
         if result.moved:
             self.promoted()
+        self.noticed(result.held, result.limits)
         if not result.elected:
             return self.poll_interval
         if result.moved == BATCH:

@@ -21,6 +21,7 @@ from jobq.engine.active import ActiveRuns
 from jobq.engine.discovery import Discovery
 from jobq.engine.dispatcher import Dispatcher
 from jobq.engine.heartbeat import Heartbeat
+from jobq.engine.limits import LimitWatch
 from jobq.engine.listener import Listener
 from jobq.engine.periodic import Periodic
 from jobq.engine.pool import QueueSpec, make_pools
@@ -30,12 +31,21 @@ from jobq.engine.recorder import Backoff, Recorder
 from jobq.engine.retention import Retention
 from jobq.engine.runner import GRACE, Runner
 from jobq.engine.session import Session
+from jobq.engine.weights import Weights
 from jobq.handlers import Handler
 from jobq.metrics import Metrics
 from jobq.model import Claim, JobStatus
 from jobq.sql import Statements
-from jobq.store import ClaimSettings, LaneHead, Reclaimed, RunStore, UpkeepStore
-from jobq.wakeup import CancelRequested, DueAt, LanesReady, LookEverywhere, Message
+from jobq.store import Blocked, ClaimSettings, LaneHead, Reclaimed, RunStore, UpkeepStore
+from jobq.wakeup import (
+    CancelRequested,
+    DueAt,
+    LanesReady,
+    LimitsChanged,
+    LookEverywhere,
+    Message,
+    SlotsFreed,
+)
 
 log = logs.get("jobq.worker")
 
@@ -76,6 +86,7 @@ class Worker:
         self.metrics = metrics or Metrics(CollectorRegistry(), kinds=handlers)
         self.id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.queues = queues
+        self.weights = Weights()
         self.pools = make_pools(
             list(queues) if queues else None, settings.concurrency, settings.express
         )
@@ -219,12 +230,20 @@ class Worker:
 
     def _hear(self, message: Message) -> None:
         match message:
-            case LanesReady() | LookEverywhere():
+            case LanesReady() | LookEverywhere() | SlotsFreed():
                 self.dispatcher.hear(message)
+            case LimitsChanged():
+                self._limits.hint()
             case DueAt():
                 self._promote.wake()
             case CancelRequested(ids=ids):
                 self.active.cancel_hint(ids)
+
+    def _blocked(self, jobs: Sequence[Blocked]) -> None:
+        for job in jobs:
+            self.metrics.limiter_blocked(job.reason)
+        if any(job.held and job.retry_in is not None for job in jobs):
+            self._limits.review()
 
     def _reclaimed(self, jobs: list[Reclaimed]) -> None:
         self.metrics.recovered(len(jobs))
@@ -307,6 +326,7 @@ class Worker:
         self.dispatcher = Dispatcher(
             self._side, runs, Discovery(self._side, self._upkeep, self.pools), self.pools, stamp,
             settings.poll_interval, settings.keep_payload, self.active.start, self._may_claim, self.metrics.claimed,
+            self._blocked,
         )  # fmt: skip
         self._listener = Listener(
             self._session("jobq listen"), channel, self._hear, self.dispatcher.listening
@@ -318,16 +338,23 @@ class Worker:
             settings.require_database(), runs, upkeep, settings.lease_duration, self.active.held,
             self._describe, self.active.lost, self.active.cancel, self._database_lost,
         )  # fmt: skip
-        promoter = Promoter(
-            side, upkeep, settings.poll_interval, lambda: self.dispatcher.hear(LookEverywhere())
+        self._limits = LimitWatch(
+            side, upkeep, self.weights, lambda: self.dispatcher.hear(LimitsChanged())
         )
+        promoter = Promoter(
+            side, upkeep, settings.poll_interval, lambda: self.dispatcher.hear(LookEverywhere()),
+            self._limits.noticed,
+        )  # fmt: skip
         reaper = Reaper(
             side, upkeep, settings.reap_interval, settings.lease_duration, settings.keep_payload, self._reclaimed
         )  # fmt: skip
         retention = Retention(side, upkeep, settings.retain_keys, self.metrics.retention_ok)
         self._promote = Periodic("promoter", promoter.step)
+        limits = Periodic("limits", self._limits.step)
+        self._limits.wake = limits.wake
         self._periodic = [
             self._promote,
+            limits,
             Periodic("reaper", reaper.step),
             Periodic("retention", retention.step),
         ]

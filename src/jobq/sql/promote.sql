@@ -1,5 +1,6 @@
 -- Due jobs SCHEDULED -> QUEUED, a batch, by whichever worker holds the election for this statement; announces their
--- lanes. Comes back with one row: how many were moved, and seconds until the next is due.
+-- lanes. Comes back with one row: how many were moved, and seconds until the next is due;
+-- besides, since every worker asks at each poll, whether jobs are held, and the version of the limits.
 WITH elected AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended({schema_text} || '.promote', 0)) AS won
 ), due AS MATERIALIZED (
@@ -20,5 +21,7 @@ WITH elected AS MATERIALIZED (
 SELECT (SELECT won FROM elected) AS won, moved, last,
        (SELECT extract(epoch FROM min(j.run_at) - clock_timestamp())::double precision
         FROM (SELECT run_at FROM {schema}.job
-              WHERE status = 'SCHEDULED' AND run_at > now() ORDER BY run_at LIMIT 1) j) AS next_in
+              WHERE status = 'SCHEDULED' AND run_at > now() ORDER BY run_at LIMIT 1) j) AS next_in,
+       EXISTS (SELECT FROM {schema}.job WHERE held_by IS NOT NULL) AS held,
+       (SELECT version FROM {schema}.limiter_version) AS limits
 FROM announced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,11 +38,25 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class Promoted:
-    """A step of the promoter: whether it was elected, how many jobs it moved, and what comes next."""
+    """A step of the promoter: whether it was elected, how many jobs it moved, and what comes next.
+
+    Besides, whether jobs are held for a kind or key, and the version of the limits.
+    """
 
     elected: bool
     moved: int
     last: datetime | None
+    next_in: float | None
+    held: bool
+    limits: int
+
+
+@dataclass(frozen=True)
+class Review:
+    """A look at held jobs: the reason reached (None: all were seen), jobs put back, seconds until a rate has a token."""
+
+    reached: str | None
+    moved: int
     next_in: float | None
 
 
@@ -113,6 +128,28 @@ class UpkeepStore:
             {"floor": floor, "most": most},
             lambda rows: Promoted(*rows[0]),
         )
+
+    def review_held(self, after: str, most: int) -> Call[Review]:
+        """Put held jobs back where their limit lets them pass, for up to `most` reasons after one."""
+        return Call(
+            "review_held",
+            self._sql["review_held"],
+            {"after": after, "most": most},
+            lambda rows: Review(*rows[0]),
+        )
+
+    def weights(self, after: int) -> Call[tuple[int, list[Row]]]:
+        """The version of the limits, and (scope, name, weight, {queue: weight}) of what was set after another one."""
+
+        def read(rows: list[Row]) -> tuple[int, list[Row]]:
+            found = [
+                (scope, name, weight, json.loads(queues) if queues else None)
+                for _, scope, name, weight, queues in rows
+                if scope is not None
+            ]
+            return rows[0][0], found
+
+        return Call("weights", self._sql["weights"], {"after": after}, read)
 
     def discover(self, after: Lane, most: int, last: str = LAST_NAME) -> Call[list[LaneHead]]:
         """Up to `most` lanes that have jobs to claim, in index order after a lane, up to queue `last`."""
