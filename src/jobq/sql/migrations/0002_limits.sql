@@ -290,7 +290,7 @@ END $function$;
 
 -- Looks through the reasons for which jobs are held, after one in order and up to `most` of them: where the reason is gone, or slots
 -- or tokens are there, puts jobs back, at most 500 a reason. One caller at a time. Comes back with the reason reached (NULL: all
--- were seen), how many jobs were put back, and seconds until a rate has a token again.
+-- were seen), how many jobs were put back, and seconds until a rate has its next token.
 CREATE FUNCTION {schema}.review_held(after text, most integer, OUT reached text, OUT moved integer, OUT next_in double precision)
 LANGUAGE plpgsql AS $function$
 DECLARE
@@ -325,8 +325,8 @@ BEGIN
             END IF;
             IF (lim.rule).rate_limit IS NOT NULL THEN
                 SELECT {schema}.tokens_now(lim.rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = reached;
-                IF tokens < 1 AND room > 0 THEN
-                    next_in := least(next_in, (1 - tokens) * (lim.rule).rate_period / (0.97 * (lim.rule).rate_limit));
+                IF room > 0 THEN
+                    next_in := least(next_in, (floor(tokens) + 1 - tokens) * (lim.rule).rate_period / (0.97 * (lim.rule).rate_limit));
                 END IF;
                 room := least(room, floor(tokens));
             END IF;
