@@ -44,6 +44,12 @@ class PayloadTooLarge(InvalidPayload):
     code = "payload_too_large"
 
 
+class InvalidLimit(JobQError, ValueError):
+    """What is to be set for a tenant, queue, kind or key is out of bounds; `fields` names it."""
+
+    code = "invalid_field"
+
+
 class UnknownKind(InvalidJob):
     """No handler of this app is registered for the kind."""
 

@@ -16,9 +16,9 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from jobq import fields
+from jobq import fields, limits
 from jobq.context import Context
-from jobq.errors import ConfigurationError, InvalidJob, InvalidPayload, UnknownKind
+from jobq.errors import ConfigurationError, InvalidJob, InvalidLimit, InvalidPayload, UnknownKind
 
 _Kind = inspect.Parameter
 
@@ -32,6 +32,7 @@ class Handler:
             the payload's fields, checked by pydantic; one annotated with `Context` gets the run.
         queue, priority, max_attempts: what a job of this kind gets that does not say it itself.
         timeout: likewise; seconds per attempt, or a `timedelta`.
+        max_per_key: how many of its jobs with one concurrency key run at once; 1 unless said.
 
     Raises:
         ConfigurationError: the function cannot be called with a payload's fields, an annotation
@@ -47,6 +48,7 @@ class Handler:
         priority: int | None = None,
         max_attempts: int | None = None,
         timeout: float | timedelta | None = None,
+        max_per_key: int | None = None,
     ) -> None:
         self.function = function
         self.name = _describe(function)
@@ -59,13 +61,15 @@ class Handler:
         }
         try:
             checked = fields.check(options)
-        except InvalidJob as error:
+            cap = limits.check("kind", {"max_per_key": max_per_key})
+        except (InvalidJob, InvalidLimit) as error:
             raise ConfigurationError(f"handler {self.name}: {error}", fields=error.fields) from None
         self.kind: str = checked["kind"]
         self.queue: str | None = checked.get("queue")
         self.priority: int | None = checked.get("priority")
         self.max_attempts: int | None = checked.get("max_attempts")
         self.timeout: float | None = checked.get("timeout")
+        self.max_per_key: int | None = cap["max_per_key"]
         self.is_async = _is_coroutine_function(function)
         arguments = _Arguments(self.name, function)
         #: Name of the parameter that takes the `Context`, or None.

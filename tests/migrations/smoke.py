@@ -33,6 +33,7 @@ def everything(store: Store, conn: Conn) -> None:
     run_sync(conn, store.upkeep.make_partitions(15))
     _run_jobs(store, conn)
     _look(store, conn)
+    _limit(store, conn)
     run_sync(conn, store.upkeep.leave("w"))
     assert run_sync(conn, store.upkeep.expire_keys(0.0, 10)) == 2
 
@@ -110,3 +111,19 @@ def _look(store: Store, conn: Conn) -> None:
     run_sync(conn, store.jobs.count_backlogs())
     run_sync(conn, store.jobs.snapshot_age())
     assert len(run_sync(conn, store.jobs.list_workers())) == 1
+
+
+def _limit(store: Store, conn: Conn) -> None:
+    for scope in ("tenant", "queue", "kind", "key"):
+        change = {
+            "max_running": 2,
+            "rate_limit": 1,
+            "rate_period": 1.0,
+            "queue_weights": {"q": 2.0},
+        }
+        run_sync(
+            conn, store.limiters.set_limiter(scope, "a", {**change, "paused": scope == "queue"})
+        )
+        assert run_sync(conn, store.limiters.find_limiter(scope, "a"))["max_running"] == 2
+        assert run_sync(conn, store.limiters.list_limiters(scope))[0]["queue_weights"] == {"q": 2.0}
+    assert run_sync(conn, store.limiters.list_paused()) == {"queue": (1, ["a"])}

@@ -21,6 +21,7 @@ from jobq.store import (
     ClaimSettings,
     EnqueueStore,
     JobStore,
+    LimiterStore,
     RunStore,
     Share,
     Span,
@@ -58,6 +59,7 @@ class Store:
         self.runs = RunStore(self.statements)
         self.upkeep = UpkeepStore(self.statements)
         self.jobs = JobStore(self.statements)
+        self.limiters = LimiterStore(self.statements)
         self.enqueue = EnqueueStore(self.statements, max_attempts=5, timeout=300)
 
 

@@ -70,6 +70,7 @@ class JobQ:
         priority: int | None = None,
         max_attempts: int | None = None,
         timeout: float | timedelta | None = None,
+        max_per_key: int | None = None,
     ) -> Decorator:
         """Register a function as the handler of a kind.
 
@@ -81,6 +82,8 @@ class JobQ:
             kind: name of the kind.
             queue, priority, max_attempts: what jobs of this kind get that do not say it themselves.
             timeout: likewise; seconds per attempt, or a `timedelta`.
+            max_per_key: how many of its jobs with one concurrency key run at once, in all workers; 1
+                unless said. An operator's setting wins (docs/fairness.md).
 
         Raises:
             ConfigurationError: the kind has a handler already, or the function cannot be one.
@@ -96,6 +99,7 @@ class JobQ:
                 priority=priority,
                 max_attempts=max_attempts,
                 timeout=timeout,
+                max_per_key=max_per_key,
             )
             self.handlers.add(handler)
             return JobFunction(self, handler)

@@ -380,7 +380,7 @@ CREATE TABLE {schema}.limiter (
     max_running   integer CHECK (max_running BETWEEN 1 AND 10000),
     max_per_key   integer CHECK (max_per_key BETWEEN 1 AND 10000),
     rate_limit    integer CHECK (rate_limit >= 1),
-    rate_period   double precision CHECK (rate_period > 0 AND rate_period <= 315360000),
+    rate_period   double precision CHECK (rate_period >= 0.001 AND rate_period <= 315360000),
     rate_burst    integer CHECK (rate_burst >= 1),
     paused        boolean NOT NULL DEFAULT false,
     restricts     boolean GENERATED ALWAYS AS (paused OR max_running IS NOT NULL OR rate_limit IS NOT NULL) STORED,

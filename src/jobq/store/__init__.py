@@ -3,6 +3,7 @@
 from jobq.store.calls import Call, array, run, run_sync
 from jobq.store.enqueue import KEY_WAIT, Enqueued, EnqueueStore, WinnerGone
 from jobq.store.jobs import JobStore
+from jobq.store.limiters import LimiterStore
 from jobq.store.runs import (
     BEGINNING,
     END_OF_TIME,
@@ -27,6 +28,7 @@ __all__ = [
     "Enqueued",
     "JobStore",
     "LaneHead",
+    "LimiterStore",
     "Promoted",
     "Reclaimed",
     "RunStore",

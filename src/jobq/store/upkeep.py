@@ -163,9 +163,12 @@ class UpkeepStore:
         return Call("discover", self._sql["discover"], params, _heads)
 
     def register_kinds(self, kinds: Sequence[Mapping[str, Any]]) -> Call[None]:
-        """Write the defaults of kinds: kind, queue, priority, max_attempts, timeout (seconds)."""
-        columns = ("kind", "queue", "priority", "max_attempts", "timeout")
-        params = {name: array(kind[name] for kind in kinds) for name in columns}
+        """Write the defaults of kinds: kind, queue, priority, max_attempts, timeout (seconds), max_per_key.
+
+        What a kind leaves out it does not say.
+        """
+        columns = ("kind", "queue", "priority", "max_attempts", "timeout", "max_per_key")
+        params = {name: array(kind.get(name) for kind in kinds) for name in columns}
         return Call("register_kinds", self._sql["register_kinds"], params, lambda rows: None)
 
     def beat(self, worker: Mapping[str, Any]) -> Call[None]:
