@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.engine.fair import MIN_COST, Clock, CostEstimates
+from jobq.engine.fair import MIN_COST, Charge, Clock, CostEstimates
 
 
 def serve(clock: Clock, durations: dict[str, float], slots: int, until: float) -> dict[str, float]:
@@ -17,17 +17,16 @@ def serve(clock: Clock, durations: dict[str, float], slots: int, until: float) -
     estimates = CostEstimates()
     for name in durations:
         clock.set_ready(name, True)
-    now, running = 0.0, [(0.0, index, "", 0.0) for index in range(0)]
-    ticket = 0
+    now, ticket = 0.0, 0
+    running: list[tuple[float, int, str, Charge]] = []
     while now < until:
         for name, amount in clock.plan(slots - len(running), 100):
             for _ in range(amount):
-                estimate = estimates.of(name)
-                clock.start(name, estimate)
+                charge = clock.start(name, estimates.of(name))
                 ticket += 1
-                heapq.heappush(running, (now + durations[name], ticket, name, estimate))
-        now, _, name, estimate = heapq.heappop(running)
-        clock.end(name, estimate, durations[name])
+                heapq.heappush(running, (now + durations[name], ticket, name, charge))
+        now, _, name, charge = heapq.heappop(running)
+        clock.end(charge, durations[name])
         estimates.learn(name, durations[name])
         service[name] += durations[name]
     return service
@@ -60,8 +59,7 @@ def test_an_idle_tenant_banks_nothing() -> None:
     clock = Clock()
     clock.set_ready("busy", True)
     for _ in range(1000):
-        clock.start("busy", 1.0)
-        clock.end("busy", 1.0, 1.0)
+        clock.end(clock.start("busy", 1.0), 1.0)
     clock.set_ready("idle", True)
     assert dict(clock.plan(10, 100)) in ({"idle": 5, "busy": 5}, {"idle": 6, "busy": 4})
 
@@ -75,11 +73,11 @@ def test_express_slots_are_for_tenants_with_nothing_running() -> None:
     clock = Clock()
     for name in ("busy", "quiet"):
         clock.set_ready(name, True)
-    clock.start("busy", MIN_COST)
+    busy = clock.start("busy", MIN_COST)
     assert clock.plan_express(3) == [("quiet", 1)]
     clock.start("quiet", MIN_COST)
     assert clock.plan_express(3) == []
-    clock.end("busy", MIN_COST, 5.0)
+    clock.end(busy, 5.0)
     assert clock.plan_express(3) == [("busy", 1)]
 
 
@@ -127,9 +125,7 @@ def test_the_heap_stays_small_whatever_starts_and_ends() -> None:
     for name in "abc":
         clock.set_ready(name, True)
     for step in range(20_000):
-        name = "abc"[step % 3]
-        clock.start(name, 1.0)
-        clock.end(name, 1.0, 0.5)
+        clock.end(clock.start("abc"[step % 3], 1.0), 0.5)
     assert len(clock._heap) < 2000
 
 

@@ -51,7 +51,7 @@ class ActiveRuns:
 
     def start(self, job: ClaimedJob, pool: SlotPool) -> None:
         """A job was claimed: run it."""
-        run = Run(job, pool, pool.started(job.tenant, job.kind), time.monotonic())
+        run = Run(job, pool, pool.started(job.tenant, job.queue, job.kind), time.monotonic())
         self.held[job.claim] = run
         self.running.add(run)
         self.metrics.waited(job.queue, job.waited)
@@ -74,7 +74,7 @@ class ActiveRuns:
         now = time.monotonic()
         seconds = now - run.started
         self.pace.ended(now)
-        run.pool.ended(run.job.tenant, run.job.kind, run.estimate, seconds)
+        run.pool.ended(run.charge, run.job.kind, seconds)
         self.slot_free()
 
     def recorded(self, run: Run, outcome: Outcome, what: str, due: datetime | None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jobq import fields
-from jobq.engine.fair import Clock, CostEstimates
+from jobq.engine.fair import Charge, Clock, CostEstimates
 from jobq.engine.lanes import LaneTable
+from jobq.engine.weights import Weights
 from jobq.errors import ConfigurationError, InvalidJob
 
 
@@ -28,12 +29,16 @@ class SlotPool:
     Args:
         slots: jobs that run at once.
         express: further ones for quiet tenants.
+        table: the lanes it serves, with the clock that says who is next.
+        estimates: what runs of each kind take.
+        weights: what a run's time is divided by.
     """
 
     slots: int
     express: int
     table: LaneTable
     estimates: CostEstimates
+    weights: Weights
     running: int = 0
     clock: Clock = field(init=False)
 
@@ -57,36 +62,40 @@ class SlotPool:
         free = min(self.free_express, most_tenants)
         return free, self.clock.plan_express(free) if free else []
 
-    def started(self, tenant: str, kind: str) -> float:
-        """A job takes a slot; returns the seconds its tenant was charged."""
+    def started(self, tenant: str, queue: str, kind: str) -> Charge:
+        """A job takes a slot; returns what its tenant was charged, by the weights of this moment."""
         self.running += 1
-        estimate = self.estimates.of(kind)
-        self.clock.start(tenant, estimate)
-        return estimate
+        weight = self.weights.of(tenant, queue, kind)
+        return self.clock.start(tenant, self.estimates.of(kind), weight)
 
-    def ended(self, tenant: str, kind: str, estimate: float, seconds: float) -> None:
+    def ended(self, charge: Charge, kind: str, seconds: float) -> None:
         """A job gives its slot back after it took some seconds."""
         self.running -= 1
         self.estimates.learn(kind, seconds)
-        self.clock.end(tenant, estimate, seconds)
+        self.clock.end(charge, seconds)
 
 
-def make_pools(queues: list[QueueSpec] | None, slots: int, express: int) -> list[SlotPool]:
+def make_pools(
+    queues: list[QueueSpec] | None, slots: int, express: int, weights: Weights | None = None
+) -> list[SlotPool]:
     """The pools of a worker.
 
     Args:
         queues: what to serve; None for every queue with the shared slots. A queue with slots of its
             own gets a pool of its own; all others share `slots`.
         slots, express: of the shared pool.
+        weights: shared by all; none are set where there are none.
     """
+    weights = weights or Weights()
     if queues is None:
-        return [_pool(None, slots, express)]
+        return [_pool(None, slots, express, weights)]
     shared = frozenset(queue.name for queue in queues if queue.slots is None)
-    pools = [_pool(shared, slots, express)] if shared else []
+    pools = [_pool(shared, slots, express, weights)] if shared else []
     for queue in queues:
         if queue.slots is not None:
             own_express = 0 if queue.slots == 1 else max(1, queue.slots // 8)
-            pools.append(_pool(frozenset({queue.name}), queue.slots, own_express if express else 0))
+            own = own_express if express else 0
+            pools.append(_pool(frozenset({queue.name}), queue.slots, own, weights))
     return pools
 
 
@@ -116,5 +125,5 @@ def parse_queues(texts: list[str]) -> list[QueueSpec] | None:
     return specs or None
 
 
-def _pool(queues: frozenset[str] | None, slots: int, express: int) -> SlotPool:
-    return SlotPool(slots, express, LaneTable(Clock(), queues), CostEstimates())
+def _pool(queues: frozenset[str] | None, slots: int, express: int, weights: Weights) -> SlotPool:
+    return SlotPool(slots, express, LaneTable(Clock(), queues), CostEstimates(), weights)

@@ -23,6 +23,7 @@ from jobq.model import Claim, ClaimedJob, Outcome, Verdict
 from jobq.payload import clean_text, decode, describe, encode
 
 if TYPE_CHECKING:
+    from jobq.engine.fair import Charge
     from jobq.engine.pool import SlotPool
 
 log = logs.get("jobq.worker")
@@ -51,7 +52,8 @@ class Run:
 
     job: ClaimedJob
     pool: SlotPool
-    estimate: float
+    #: What its tenant was charged when it started.
+    charge: Charge
     started: float
     handler: Handler | None = None
     task: asyncio.Task[None] | None = None

@@ -88,7 +88,7 @@ class Worker:
         self.queues = queues
         self.weights = Weights()
         self.pools = make_pools(
-            list(queues) if queues else None, settings.concurrency, settings.express
+            list(queues) if queues else None, settings.concurrency, settings.express, self.weights
         )
         self.slots = sum(pool.slots for pool in self.pools)
         self.express = sum(pool.express for pool in self.pools)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from jobq import payload
 from jobq.model import JobStatus, Lane
 from jobq.sql import Statements
 from jobq.store.calls import Call, Row, array
@@ -143,7 +143,7 @@ class UpkeepStore:
 
         def read(rows: list[Row]) -> tuple[int, list[Row]]:
             found = [
-                (scope, name, weight, json.loads(queues) if queues else None)
+                (scope, name, weight, _weights(queues))
                 for _, scope, name, weight, queues in rows
                 if scope is not None
             ]
@@ -202,3 +202,12 @@ class UpkeepStore:
 
 def _heads(rows: list[Row]) -> list[LaneHead]:
     return [LaneHead(Lane(*row[:3]), *row[3:]) for row in rows]
+
+
+def _weights(text: str | None) -> dict[str, Any]:
+    """Weights by queue; what SQL may hold beyond an object that can be read sets none."""
+    try:
+        found = payload.decode(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
