@@ -23,7 +23,7 @@ from jobq.embedded import EmbeddedServer
 TINY = Sizes(
     drain_jobs=300, claim_seconds=0.05, pickups=5, polled_pickups=2, enqueue_seconds=0.3, bulk_jobs=10_000,
     crash_jobs=60, kill_period=0.5, horizon_seconds=0.6, horizon_window=0.2, idle_seconds=0.2,
-    memory_jobs=(200, 400),
+    memory_jobs=(200, 400), flood_jobs=100, slow_seconds=0.3, tenants=50, tenant_jobs=1_000, tenant_seconds=0.2,
 )  # fmt: skip
 
 

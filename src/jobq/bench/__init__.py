@@ -62,7 +62,8 @@ def run(
     with _ended_by_sigterm(), open_server(server_url) as server:
         with server.connect() as conn:
             host = machine.describe(conn)
-        stage = Stage(server, sizes=QUICK if quick else Sizes())
+        folder = (output or RESULTS).parent
+        stage = Stage(server, sizes=QUICK if quick else Sizes(), pictures=folder)
         results, failed = measure(chosen, stage, runs, console)
     _show(console, host, results, failed)
     write(output or RESULTS, document(host, results))
@@ -82,7 +83,7 @@ def measure(
     failed: list[str] = []
     counts = [min(runs, benchmark.most_runs or runs) for benchmark, _ in chosen]
     bars = display.Bars(console, sum(counts))
-    stage = replace(stage, show=bars.show)
+    stage = replace(stage, show=bars.show, tell=bars.tell)
     with bars.shown():
         for (benchmark, metrics), count in zip(chosen, counts, strict=True):
             try:

@@ -72,3 +72,35 @@ class Board:
         """Milliseconds from sending to starting, of the jobs that started."""
         pairs = zip(self.sent, self.started, strict=True)
         return [(started - sent) / 1e6 for sent, started in pairs if started]
+
+
+class Figures:
+    """A file of numbers in the order in which one process adds them, while another reads.
+
+    Args:
+        path: of a file made by `create`.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._count = memoryview(self._map).cast("q")[:1]
+        self._numbers = memoryview(self._map).cast("d")[1:]
+
+    @classmethod
+    def create(cls, path: Path, most: int) -> Figures:
+        """Make the file, with room for `most` numbers."""
+        with path.open("wb") as file:
+            file.truncate(8 * (1 + most))
+        return cls(path)
+
+    def add(self, number: float) -> None:
+        """One more; where there is no room left, it is dropped."""
+        count = self._count[0]
+        if count < len(self._numbers):
+            self._numbers[count] = number
+            self._count[0] = count + 1
+
+    def all(self) -> list[float]:
+        """What was added so far."""
+        return list(self._numbers[: self._count[0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jobq.bench import claims, drain, enqueue, footprint, horizon, pickup, recovery
+from jobq.bench import claims, drain, enqueue, footprint, horizon, noisy, pickup, recovery, tenants
 from jobq.bench.report import Metric
 from jobq.bench.stage import Benchmark
 from jobq.errors import ConfigurationError
@@ -17,6 +17,8 @@ ALL: tuple[Benchmark, ...] = (
     *recovery.BENCHMARKS,
     *footprint.BENCHMARKS,
     *horizon.BENCHMARKS,
+    *noisy.BENCHMARKS,
+    *tenants.BENCHMARKS,
 )
 
 

@@ -61,6 +61,10 @@ class Bars:
             description=text,
         )
 
+    def tell(self, sentence: str) -> None:
+        """Say something that stays on the screen."""
+        self._console.print(sentence, markup=False)
+
     def end(self) -> None:
         """A run has ended."""
         self._progress.advance(self._all)

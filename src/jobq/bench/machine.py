@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ def resident_memory(pid: int) -> float:
         ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True
     )
     return int(found.stdout) * 1024 / 1e6
+
+
+def room(folder: Path) -> int:
+    """Bytes that may be used: of memory or of the disk a folder lies on, whichever has less left."""
+    disk = shutil.disk_usage(folder).free
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # macOS frees memory when it is asked for
+        return disk
+    found = next(line for line in lines if line.startswith("MemAvailable"))
+    return min(disk, int(found.split()[1]) * 1024)
 
 
 def _cpu() -> str:

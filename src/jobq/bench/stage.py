@@ -37,13 +37,18 @@ class Sizes:
     horizon_window: float = 10.0
     idle_seconds: float = 20.0
     memory_jobs: tuple[int, int] = (100_000, 1_000_000)
+    flood_jobs: int = 10_000
+    slow_seconds: float = 10.0
+    tenants: int = 10_000
+    tenant_jobs: int = 1_000_000
+    tenant_seconds: float = 10.0
 
 
 #: For a look while developing: a minute or two altogether; the numbers are rough.
 QUICK = Sizes(
     drain_jobs=20_000, claim_seconds=0.3, pickups=40, polled_pickups=10, enqueue_seconds=0.7, bulk_jobs=20_000,
     crash_jobs=300, kill_period=0.7, horizon_seconds=12.0, horizon_window=3.0, idle_seconds=5.0,
-    memory_jobs=(20_000, 60_000),
+    memory_jobs=(20_000, 60_000), flood_jobs=2_000, slow_seconds=2.0, tenants=2_000, tenant_jobs=100_000, tenant_seconds=3.0,
 )  # fmt: skip
 
 
@@ -56,6 +61,8 @@ class Stage:
         folder: for shared memory and logs, removed afterwards.
         run: index of this run, from 0.
         show: told how far it is: done, total, and what is being done.
+        tell: told what a reader of the results should know, in a sentence.
+        pictures: the folder that pictures are written to; None: draw none.
     """
 
     server: Server
@@ -63,6 +70,8 @@ class Stage:
     sizes: Sizes = field(default_factory=Sizes)
     run: int = 0
     show: Callable[[float, float, str], None] = lambda done, total, text: None
+    tell: Callable[[str], None] = lambda sentence: None
+    pictures: Path | None = None
     _files: Iterator[int] = field(default_factory=count)
     _shown: float = 0.0
 
@@ -87,12 +96,19 @@ class Stage:
             yield children
 
     def worker(
-        self, database: Database, board: Path | str, place: int = 0, **settings: object
+        self,
+        database: Database,
+        board: Path | str,
+        place: int = 0,
+        *,
+        claims: Path | None = None,
+        **settings: object,
     ) -> Child:
         """Start a worker process; it says that it is ready, and works once it is told to go.
 
         Args:
             place: on the board.
+            claims: the file of `Figures` that takes the seconds of each claim.
             settings: of `jobq.config.Settings`; all others are the defaults, also what is logged.
         """
         arguments = {
@@ -100,6 +116,7 @@ class Stage:
             "board": str(board),
             "place": place,
             "log": str(self.path("log")),
+            "claims": None if claims is None else str(claims),
         }
         return self.child("worker_process", **arguments, settings=settings)
 

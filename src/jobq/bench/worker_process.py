@@ -10,29 +10,36 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from jobq import logs
-from jobq.bench.board import Board
+from jobq.bench.board import Board, Figures
 from jobq.bench.children import answer, receive
 from jobq.config import load
 from jobq.engine.process import spare_the_collector
 from jobq.engine.worker import Worker
 from jobq.handlers import Handler
+from jobq.metrics import Metrics
 
 
 def handlers(board: Board, place: int) -> dict[str, Handler]:
     """What the worker runs.
 
-    `noop` counts its start; `stamp` notes the time of it, by job; `work` does both and sleeps a while.
+    `noop` counts its start, `nap` as well, and sleeps a while; `stamp` notes the time of its start, by job, and
+    `work` does all of that.
     """
 
     async def noop() -> None:
         board.count(place)
+
+    async def nap(seconds: float) -> None:
+        board.count(place)
+        await asyncio.sleep(seconds)
 
     async def stamp(i: int) -> None:
         board.stamp(i)
@@ -44,9 +51,31 @@ def handlers(board: Board, place: int) -> dict[str, Handler]:
 
     return {
         "noop": Handler("noop", noop),
+        "nap": Handler("nap", nap),
         "stamp": Handler("stamp", stamp),
         "work": Handler("work", work),
     }
+
+
+class NotingClaims(Metrics):
+    """A worker's metrics, which note each claim's seconds as well."""
+
+    def __init__(self, path: str, kinds: Iterable[str]) -> None:
+        super().__init__(CollectorRegistry(), kinds=kinds)
+        self._figures = Figures(path)
+
+    def claimed(self, seconds: float) -> None:
+        """Note how long a claim took."""
+        super().claimed(seconds)
+        self._figures.add(seconds)
+
+
+def make(arguments: Mapping[str, Any]) -> Worker:
+    """The worker."""
+    settings = load(database_url=arguments["url"], **arguments["settings"])
+    runs = handlers(Board(arguments["board"]), arguments["place"])
+    path = arguments.get("claims")
+    return Worker(settings, runs, metrics=NotingClaims(path, runs) if path else None)
 
 
 async def serve(worker: Worker) -> None:
@@ -68,10 +97,8 @@ def logging_to(path: str) -> Iterator[None]:
 
 def main(arguments: Mapping[str, Any]) -> None:
     """Get ready, wait for the word, work."""
-    board = Board(arguments["board"])
-    settings = load(database_url=arguments["url"], **arguments["settings"])
     with logging_to(arguments["log"]):
-        worker = Worker(settings, handlers(board, arguments["place"]))
+        worker = make(arguments)
         answer(ready=os.getpid())
         receive()
         spare_the_collector()
