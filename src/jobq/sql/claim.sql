@@ -30,9 +30,9 @@ WITH hasty AS MATERIALIZED (
 ), limited AS (
     SELECT array_agg(id) AS ids FROM picked
     WHERE concurrency_key IS NOT NULL
-       OR tenant IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'tenant' AND name = ANY (%(names)s::text[]))
-       OR queue IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'queue')
-       OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind')
+       OR tenant IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'tenant' AND name = ANY (ARRAY(SELECT tenant FROM picked)))
+       OR queue IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'queue' AND name = ANY (ARRAY(SELECT queue FROM picked)))
+       OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind' AND name = ANY (ARRAY(SELECT kind FROM picked)))
     HAVING count(*) > 0
 ), blocked AS MATERIALIZED (
     SELECT b.blocked_id, b.reason, b.blocked_by, b.held, b.retry_in

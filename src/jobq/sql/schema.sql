@@ -100,6 +100,7 @@ CREATE INDEX job_lease_idx ON {schema}.job (lease_until, id) WHERE status = 'RUN
 CREATE INDEX job_held_idx ON {schema}.job (held_by, tenant, priority DESC, run_at, id) WHERE held_by IS NOT NULL;
 CREATE INDEX job_key_idx ON {schema}.job (concurrency_key, priority DESC, run_at, id)
     WHERE status = 'QUEUED' AND concurrency_key IS NOT NULL;
+CREATE INDEX job_held_key_idx ON {schema}.job (held_by, priority DESC, run_at, id) WHERE held_by LIKE 'key:%';
 
 -- A queue table changes all the time: look often, and never wait for a share of its size.
 ALTER TABLE {schema}.job SET (
@@ -434,95 +435,23 @@ COMMENT ON TABLE {schema}.turn IS 'Whose job held for a kind was put back last: 
 ALTER TABLE {schema}.cap_slot SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE {schema}.rate_bucket SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- Whether a job of this queue, tenant and kind could start: none is paused, and a live worker serves the queue.
-CREATE FUNCTION {schema}.startable(queue text, tenant text, kind text) RETURNS boolean LANGUAGE sql STABLE
-BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM {schema}.worker w
-                   WHERE w.expires_at > clock_timestamp() AND (w.queues IS NULL OR startable.queue = ANY (w.queues)))
-       AND NOT EXISTS (SELECT FROM {schema}.limiter l
-                       WHERE l.paused AND (l.scope, l.name) IN (('queue', startable.queue), ('tenant', startable.tenant), ('kind', startable.kind)));
-END;
+-- Tokens that a rate gains a second. A rate of l jobs per period fills at 0.97 l and holds 0.02 l beyond its burst: within any period
+-- at most l + burst - 1 jobs start, a worker that comes a little late loses nothing, and 0.01 l make up for stamps of rivals
+-- that lie a little apart (a token bucket: RFC 2697).
+CREATE FUNCTION {schema}.refill(rule {schema}.limiter) RETURNS double precision LANGUAGE sql IMMUTABLE
+RETURN 0.97 * rule.rate_limit / rule.rate_period;
 
--- Tokens in a rate's bucket now, of at most burst (1 where none is set); it fills with time. A rate of l jobs per period fills at
--- 0.97 l and holds 0.03 l beyond its burst: within any period at most l + burst - 1 jobs start, and a worker that comes a
--- little late loses nothing (a token bucket: RFC 2697).
-CREATE FUNCTION {schema}.tokens_now(rule {schema}.limiter, bucket {schema}.rate_bucket) RETURNS double precision LANGUAGE sql VOLATILE
-RETURN least(coalesce(rule.rate_burst, 1) + 0.03 * rule.rate_limit - 0.000001,
-             bucket.tokens + extract(epoch FROM clock_timestamp() - bucket.filled_at) * 0.97 * rule.rate_limit / rule.rate_period);
+-- Tokens in a rate's bucket at a time; a clock that was set back adds none and takes none.
+CREATE FUNCTION {schema}.tokens_now(rule {schema}.limiter, bucket {schema}.rate_bucket, at timestamptz DEFAULT clock_timestamp())
+RETURNS double precision LANGUAGE sql STABLE
+RETURN least(coalesce(rule.rate_burst, 1) + 0.02 * rule.rate_limit,
+             bucket.tokens + greatest(0, extract(epoch FROM at - bucket.filled_at)) * {schema}.refill(rule));
 
 -- The cap of a concurrency key for jobs of a kind: the key's own, else what the kind says, else 1.
 CREATE FUNCTION {schema}.key_cap(key text, kind text) RETURNS integer LANGUAGE sql STABLE
 RETURN coalesce((SELECT l.max_running FROM {schema}.limiter l WHERE l.scope = 'key' AND l.name = key_cap.key),
                 (SELECT l.max_per_key FROM {schema}.limiter l WHERE l.scope = 'kind' AND l.name = key_cap.kind),
                 (SELECT k.max_per_key FROM {schema}.kind k WHERE k.kind = key_cap.kind), 1);
-
--- Makes the slots that caps of these scopes lack. In one order, so that rivals who make the same ones never deadlock.
-CREATE FUNCTION {schema}.make_slots(scopes text[], caps integer[]) RETURNS void LANGUAGE sql VOLATILE
-BEGIN ATOMIC
-    INSERT INTO {schema}.cap_slot (scope, n)
-    SELECT wanted.scope, missing.n
-    FROM (SELECT u.scope, max(u.cap) AS cap, coalesce((SELECT max(s.n) FROM {schema}.cap_slot s WHERE s.scope = u.scope), -1) AS last
-          FROM unnest(scopes, caps) AS u(scope, cap) GROUP BY u.scope) wanted,
-         LATERAL generate_series(wanted.last + 1, wanted.cap - 1) AS missing(n)
-    ORDER BY wanted.scope, missing.n
-    ON CONFLICT DO NOTHING;
-END;
-
--- Whether the free slots of a job's concurrency key are for other jobs: those that could start and come before it in the
--- key's order (priority, run_at, id). Jobs that cannot start, as their queue is paused or served by nobody, let it pass.
-CREATE FUNCTION {schema}.others_first(job {schema}.job, cap integer) RETURNS boolean LANGUAGE plpgsql AS $function$
-DECLARE
-    free integer;
-BEGIN
-    SELECT count(*) INTO free FROM {schema}.cap_slot s WHERE s.scope = 'key:' || job.concurrency_key AND s.n < cap AND s.lease IS NULL;
-    RETURN free <= (
-        SELECT count(*) FROM (
-            SELECT b.queue, b.tenant, b.kind FROM {schema}.job b
-            WHERE b.concurrency_key = job.concurrency_key AND b.status = 'QUEUED' AND b.priority >= job.priority
-              AND (b.priority > job.priority OR (b.run_at, b.id) < (job.run_at, job.id))
-            ORDER BY b.priority DESC, b.run_at, b.id LIMIT free + 20) before
-        WHERE {schema}.startable(before.queue, before.tenant, before.kind));
-END $function$;
-
--- Asks one limit (of a tenant, queue, kind or key) whether a job may start: the slot and the tokens it would take, locked, or why
--- not. Nothing here waits: what a rival has in hands counts as taken, and is tried again soon (retry_in, seconds).
-CREATE FUNCTION {schema}.ask_limit(which text, scope text, rule {schema}.limiter, cap integer, job {schema}.job,
-                                   OUT reason text, OUT held boolean, OUT retry_in double precision, OUT slot integer, OUT tokens double precision)
-LANGUAGE plpgsql AS $function$
-DECLARE
-    -- A job that may not start for its kind or key leaves the claim index, so that no claim walks over it again; one that
-    -- waits for its tenant or queue stays, and the worker leaves that alone.
-    holds constant boolean := which IN ('kind', 'key');
-    taken integer;
-BEGIN
-    IF rule.paused THEN
-        reason := which || '_paused'; held := holds;
-        RETURN;
-    END IF;
-    IF cap IS NOT NULL THEN
-        SELECT s.n INTO slot FROM {schema}.cap_slot s
-        WHERE s.scope = ask_limit.scope AND s.n < cap AND s.lease IS NULL ORDER BY s.n LIMIT 1 FOR UPDATE SKIP LOCKED;
-        IF slot IS NULL THEN
-            -- Held only where every slot is seen taken and stays so until this commits: whoever frees one finds the job held.
-            SELECT count(*) INTO taken
-            FROM (SELECT FROM {schema}.cap_slot s
-                  WHERE holds AND s.scope = ask_limit.scope AND s.n < cap AND s.lease IS NOT NULL FOR UPDATE SKIP LOCKED) locked;
-            reason := which || '_cap'; held := taken = cap;
-            retry_in := CASE WHEN holds AND taken < cap THEN 0.02 END;
-            RETURN;
-        ELSIF which = 'key' AND {schema}.others_first(job, cap) THEN
-            reason := 'key_turn'; held := true;
-            RETURN;
-        END IF;
-    END IF;
-    IF rule.rate_limit IS NOT NULL THEN
-        SELECT {schema}.tokens_now(rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = ask_limit.scope FOR UPDATE SKIP LOCKED;
-        IF tokens IS NULL OR tokens < 1 THEN
-            reason := which || '_rate'; held := holds AND tokens IS NOT NULL;
-            retry_in := coalesce((1 - tokens) * rule.rate_period / (0.97 * rule.rate_limit), 0.005);
-        END IF;
-    END IF;
-END $function$;
 
 -- What limits a job: tenant, queue, kind, concurrency key, in the order in which a claim asks.
 CREATE FUNCTION {schema}.limits_of(job {schema}.job)
@@ -539,6 +468,113 @@ BEGIN ATOMIC
     ORDER BY found.ord;
 END;
 
+-- Whether a job of this queue, tenant and kind could start: none is paused or at its cap, and a live worker serves the queue.
+-- A kind of NULL is not asked.
+CREATE FUNCTION {schema}.startable(queue text, tenant text, kind text) RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
+BEGIN
+    RETURN EXISTS (SELECT FROM {schema}.worker w
+                   WHERE w.expires_at > clock_timestamp() AND (w.queues IS NULL OR startable.queue = ANY (w.queues)))
+       AND NOT EXISTS (
+           SELECT FROM (VALUES ('queue', startable.queue), ('tenant', startable.tenant), ('kind', startable.kind)) AS v(scope, name), LATERAL (
+               SELECT l.paused, l.max_running FROM {schema}.limiter l
+               WHERE l.scope = v.scope AND l.name = v.name AND l.restricts LIMIT 1) rule
+           WHERE rule.paused OR rule.max_running <= (
+               SELECT count(*) FROM {schema}.cap_slot s WHERE s.scope = v.scope || ':' || v.name AND s.lease IS NOT NULL));
+END $function$;
+
+-- Makes the slots that caps of these scopes lack. In one order, so that rivals who make the same ones never deadlock.
+CREATE FUNCTION {schema}.make_slots(scopes text[], caps integer[]) RETURNS void LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    INSERT INTO {schema}.cap_slot (scope, n)
+    SELECT wanted.scope, missing.n
+    FROM (SELECT u.scope, max(u.cap) AS cap, coalesce((SELECT max(s.n) FROM {schema}.cap_slot s WHERE s.scope = u.scope), -1) AS last
+          FROM unnest(scopes, caps) AS u(scope, cap) GROUP BY u.scope) wanted,
+         LATERAL generate_series(wanted.last + 1, wanted.cap - 1) AS missing(n)
+    ORDER BY wanted.scope, missing.n
+    ON CONFLICT DO NOTHING;
+END;
+
+-- A free slot of a cap, locked. A cap that was lowered counts the runs in slots beyond it: as many of its last free slots
+-- are not to be taken. No rival takes those either, whatever it has seen, so all that run are never more than the cap.
+CREATE FUNCTION {schema}.find_slot(scope text, cap integer) RETURNS integer LANGUAGE plpgsql AS $function$
+DECLARE
+    beyond integer;
+    slot   integer;
+BEGIN
+    SELECT count(*) INTO beyond FROM {schema}.cap_slot s WHERE s.scope = find_slot.scope AND s.n >= cap AND s.lease IS NOT NULL;
+    SELECT s.n INTO slot FROM {schema}.cap_slot s
+    WHERE s.scope = find_slot.scope AND s.n < cap AND s.lease IS NULL AND s.n <= (
+        SELECT last.n FROM {schema}.cap_slot last
+        WHERE last.scope = find_slot.scope AND last.n < cap AND last.lease IS NULL ORDER BY last.n DESC OFFSET beyond LIMIT 1)
+    ORDER BY s.n LIMIT 1 FOR UPDATE SKIP LOCKED;
+    RETURN slot;
+END $function$;
+
+-- Asks one limit (of a tenant, queue, kind or key) whether a job may start: the slot it would take, locked, or why not; the bucket of
+-- a rate is filled and locked. Nothing here waits: what a rival has in hands counts as taken, and is tried again soon
+-- (retry_in, seconds).
+CREATE FUNCTION {schema}.ask_limit(which text, scope text, rule {schema}.limiter, cap integer,
+                                   OUT reason text, OUT held boolean, OUT retry_in double precision, OUT slot integer)
+LANGUAGE plpgsql AS $function$
+DECLARE
+    -- A job that may not start for its kind or key leaves the claim index, so that no claim walks over it again; one that
+    -- waits for its tenant or queue stays, and the worker leaves that alone.
+    holds constant boolean := which IN ('kind', 'key');
+    taken    integer;
+    tokens   double precision;
+    asked_at timestamptz;
+BEGIN
+    held := false;
+    IF rule.paused THEN
+        reason := which || '_paused'; held := holds;
+        RETURN;
+    END IF;
+    IF cap IS NOT NULL THEN
+        slot := {schema}.find_slot(scope, cap);
+        IF slot IS NULL THEN
+            -- Held only where enough slots are seen taken and stay so until this commits: whoever frees one finds the job held.
+            SELECT count(*) INTO taken
+            FROM (SELECT FROM {schema}.cap_slot s
+                  WHERE holds AND s.scope = ask_limit.scope AND s.lease IS NOT NULL FOR UPDATE SKIP LOCKED) locked;
+            reason := which || '_cap'; held := taken >= cap;
+            retry_in := CASE WHEN holds AND taken < cap THEN 0.02 END;
+            RETURN;
+        END IF;
+    END IF;
+    IF rule.rate_limit IS NOT NULL THEN
+        INSERT INTO {schema}.rate_bucket (scope, tokens) SELECT ask_limit.scope, coalesce(rule.rate_burst, 1)
+        WHERE NOT EXISTS (SELECT FROM {schema}.rate_bucket b WHERE b.scope = ask_limit.scope) ON CONFLICT DO NOTHING;
+        PERFORM FROM {schema}.rate_bucket b WHERE b.scope = ask_limit.scope FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            asked_at := clock_timestamp();  -- under the lock, so after whoever filled it before
+            UPDATE {schema}.rate_bucket b SET tokens = {schema}.tokens_now(rule, b, asked_at), filled_at = asked_at
+            WHERE b.scope = ask_limit.scope RETURNING b.tokens INTO tokens;
+        END IF;
+        IF tokens IS NULL OR tokens < 1 THEN
+            reason := which || '_rate'; held := holds AND tokens IS NOT NULL;
+            retry_in := coalesce((1 - tokens) / {schema}.refill(rule), 0.005);
+        END IF;
+    END IF;
+END $function$;
+
+-- Whether the free slots of a concurrency key are for other jobs: those that could start and come before this one in the key's
+-- order (priority, run_at, id). Others let it pass, as their queue is paused, say; of very many such only the first are looked at.
+CREATE FUNCTION {schema}.others_first(key text, cap integer, priority smallint, run_at timestamptz, id bigint)
+RETURNS boolean LANGUAGE plpgsql AS $function$
+DECLARE
+    -- Some may have been admitted just before, by the same claim: they are still QUEUED.
+    running constant bigint[] := ARRAY(SELECT s.job_id FROM {schema}.cap_slot s WHERE s.scope = 'key:' || key AND s.job_id IS NOT NULL);
+    free    constant integer := cap - cardinality(running);
+BEGIN
+    RETURN free <= (
+        SELECT count(*) FROM (
+            SELECT b.id, b.queue, b.tenant, b.kind, b.priority, b.run_at FROM {schema}.job b
+            WHERE b.concurrency_key = key AND b.status = 'QUEUED' AND b.id <> ALL (running)
+            ORDER BY b.priority DESC, b.run_at, b.id LIMIT free + 20) b
+        WHERE (-b.priority, b.run_at, b.id) < (-others_first.priority, others_first.run_at, others_first.id) AND b.run_at <= now()
+          AND {schema}.startable(b.queue, b.tenant, b.kind));
+END $function$;
+
 -- Which of these jobs, locked by a claim, may not start now, and why. The others hold their slots under the claim's lease and have
 -- taken their tokens.
 CREATE FUNCTION {schema}.admit(new_lease bigint, candidates bigint[])
@@ -547,77 +583,85 @@ LANGUAGE plpgsql AS $function$
 DECLARE
     c      record;
     lim    record;
-    answer record;
-    known  jsonb := '{{}}';  -- scope -> what it said to an earlier job
-    asked  text[];  -- scopes that let the job pass, with the slot and the tokens found there
+    known  jsonb := '{{}}';  -- scope -> why it let an earlier job not pass
+    slot   integer;
+    capped text[];  -- scopes that let the job pass, with the slot found there
     slots  integer[];
-    levels double precision[];
+    rated  text[];
 BEGIN
     PERFORM {schema}.make_slots(array_agg(l.scope), array_agg(l.cap))
     FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = ANY (candidates) AND l.cap IS NOT NULL;
     FOR c IN
-        SELECT j AS job FROM unnest(candidates) WITH ORDINALITY AS u(id, ord) JOIN {schema}.job j ON j.id = u.id
+        SELECT j.id, j.concurrency_key, j.priority, j.run_at FROM unnest(candidates) WITH ORDINALITY AS u(id, ord) JOIN {schema}.job j ON j.id = u.id
         WHERE j.id = ANY (candidates) ORDER BY u.ord
     LOOP
-        asked := '{{}}'; slots := '{{}}'; levels := '{{}}'; answer := NULL;
-        FOR lim IN SELECT l.which, l.scope, l.rule, l.cap FROM {schema}.limits_of(c.job) l LOOP
+        reason := NULL; capped := '{{}}'; slots := '{{}}'; rated := '{{}}';
+        FOR lim IN SELECT l.which, l.scope, l.rule, l.cap FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = c.id LOOP
             IF known ? lim.scope THEN
-                SELECT k.reason, k.held, k.retry_in INTO answer
+                SELECT k.reason, k.held, k.retry_in INTO reason, held, retry_in
                 FROM jsonb_to_record(known -> lim.scope) AS k(reason text, held boolean, retry_in double precision);
                 EXIT;
             END IF;
-            SELECT a.reason, a.held, a.retry_in, a.slot, a.tokens INTO answer
-            FROM {schema}.ask_limit(lim.which, lim.scope, lim.rule, lim.cap, c.job) a;
-            IF answer.reason <> 'key_turn' THEN  -- which says nothing of the key's other jobs
-                known := known || jsonb_build_object(lim.scope, answer);
+            SELECT a.reason, a.held, a.retry_in, a.slot INTO reason, held, retry_in, slot
+            FROM {schema}.ask_limit(lim.which, lim.scope, lim.rule, lim.cap) a;
+            IF reason IS NOT NULL THEN
+                known := known || jsonb_build_object(lim.scope, jsonb_build_object('reason', reason, 'held', held, 'retry_in', retry_in));
+                EXIT;
+            ELSIF lim.which = 'key' AND {schema}.others_first(c.concurrency_key, lim.cap, c.priority, c.run_at, c.id) THEN
+                reason := 'key_turn'; held := true;  -- which says nothing of the key's other jobs
+                EXIT;
             END IF;
-            EXIT WHEN answer.reason IS NOT NULL;
-            asked := asked || lim.scope; slots := slots || answer.slot; levels := levels || answer.tokens;
+            IF lim.cap IS NOT NULL THEN
+                capped := capped || lim.scope; slots := slots || slot;
+            END IF;
+            IF (lim.rule).rate_limit IS NOT NULL THEN
+                rated := rated || lim.scope;
+            END IF;
         END LOOP;
-        IF answer.reason IS NULL THEN
-            UPDATE {schema}.cap_slot s SET lease = new_lease, job_id = (c.job).id FROM unnest(asked, slots) AS mine(scope, n)
-            WHERE s.scope = ANY (asked) AND s.scope = mine.scope AND s.n = mine.n;
-            UPDATE {schema}.rate_bucket b SET tokens = mine.tokens - 1, filled_at = clock_timestamp()
-            FROM unnest(asked, levels) AS mine(scope, tokens)
-            WHERE b.scope = ANY (asked) AND b.scope = mine.scope AND mine.tokens IS NOT NULL;
+        IF reason IS NULL THEN
+            FOR i IN 1 .. cardinality(capped) LOOP
+                UPDATE {schema}.cap_slot s SET lease = new_lease, job_id = c.id WHERE s.scope = capped[i] AND s.n = slots[i];
+            END LOOP;
+            UPDATE {schema}.rate_bucket b SET tokens = b.tokens - 1 WHERE b.scope = ANY (rated);
         ELSE
-            UPDATE {schema}.job SET held_by = lim.scope WHERE id = (c.job).id AND answer.held;
-            RETURN QUERY SELECT (c.job).id, answer.reason, lim.scope, answer.held, answer.retry_in;
+            UPDATE {schema}.job j SET held_by = lim.scope WHERE j.id = c.id AND held;
+            blocked_id := c.id; blocked_by := lim.scope;
+            RETURN NEXT;
         END IF;
     END LOOP;
 END $function$;
 
 -- Puts up to `room` jobs that are held for a reason back into the claim index and announces them: of a key in its order, of a kind
--- tenant by tenant, beginning after one. Returns how many, and whose came last.
+-- tenant by tenant, beginning after one. One that something else keeps from starting (its tenant is paused, say) is put back
+-- as well and takes up no room. Returns how many that could start, and whose came last.
 CREATE FUNCTION {schema}.readmit(reason text, room integer, after_tenant text, OUT moved integer, OUT last_tenant text)
 LANGUAGE plpgsql AS $function$
 DECLARE
-    next  record;
-    lanes text[] := '{{}}';
-    dues  timestamptz[] := '{{}}';
+    of_key constant boolean := reason LIKE 'key:%';
+    next   record;
+    lanes  text[] := '{{}}';
+    dues   timestamptz[] := '{{}}';
 BEGIN
     moved := 0;
     last_tenant := after_tenant;
-    WHILE moved < room LOOP
-        IF reason LIKE 'key:%' THEN
-            SELECT b.id, b.queue, b.tenant, b.priority, b.run_at INTO next
-            FROM (SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at FROM {schema}.job j
-                  WHERE j.concurrency_key = substr(reason, 5) AND j.status = 'QUEUED' AND j.held_by = reason
-                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT 20 FOR NO KEY UPDATE SKIP LOCKED) b
-            ORDER BY {schema}.startable(b.queue, b.tenant, b.kind) DESC, b.priority DESC, b.run_at, b.id LIMIT 1;
+    WHILE moved < room AND cardinality(lanes) < room + 100 LOOP
+        IF of_key THEN
+            SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at INTO next FROM {schema}.job j
+            WHERE j.held_by = reason AND j.held_by LIKE 'key:%'
+            ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         ELSE
-            SELECT j.id, j.queue, j.tenant, j.priority, j.run_at INTO next FROM {schema}.job j
+            SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at INTO next FROM {schema}.job j
             WHERE j.held_by = reason AND j.tenant > last_tenant
             ORDER BY j.tenant, j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
         IF next.id IS NOT NULL THEN
-            UPDATE {schema}.job SET held_by = NULL WHERE id = next.id;
-            moved := moved + 1;
+            UPDATE {schema}.job j SET held_by = NULL WHERE j.id = next.id;
+            moved := moved + {schema}.startable(next.queue, next.tenant, CASE WHEN of_key THEN next.kind END)::integer;
             last_tenant := next.tenant;
             lanes := lanes || {schema}.lane_token(next.queue, next.tenant, next.priority);
             dues := dues || next.run_at;
         ELSE
-            EXIT WHEN last_tenant = '' OR reason LIKE 'key:%';
+            EXIT WHEN of_key OR last_tenant = '';
             last_tenant := '';
         END IF;
     END LOOP;
@@ -627,7 +671,8 @@ END $function$;
 -- Frees what slots these runs hold, as the last act of the statement that ends their leases. What waits for a tenant's or queue's slot
 -- is woken; what is held for a kind's or key's is put back. Volatile, so each query here sees what rivals committed while
 -- this waited for the slot: a claim that found it taken has held its jobs by then.
-CREATE FUNCTION {schema}.free_slots(ids bigint[], leases bigint[], tenants text[]) RETURNS void LANGUAGE plpgsql AS $function$
+CREATE FUNCTION {schema}.free_slots(ids bigint[], leases bigint[], tenants text[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $function$
 DECLARE
     freed record;
 BEGIN
@@ -650,15 +695,16 @@ END $function$;
 
 -- Looks through the reasons for which jobs are held, after one in order and up to `most` of them: where the reason is gone, or slots
 -- or tokens are there, puts jobs back, at most 500 a reason. One caller at a time. Comes back with the reason reached (NULL: all
--- were seen), how many jobs were put back, and seconds until a rate has its next token.
+-- were seen), how many jobs that could start were put back, and seconds until a rate has its next token.
 CREATE FUNCTION {schema}.review_held(after text, most integer, OUT reached text, OUT moved integer, OUT next_in double precision)
 LANGUAGE plpgsql AS $function$
 DECLARE
-    job_   {schema}.job;
-    lim    record;
-    room   integer;
-    tokens double precision;
-    back   record;
+    previous text;
+    head     record;
+    lim      record;
+    room     integer;
+    tokens   double precision;
+    back     record;
 BEGIN
     reached := after;
     moved := 0;
@@ -666,31 +712,24 @@ BEGIN
         reached := NULL;
         RETURN;
     END IF;
-    FOR i IN 1..most LOOP
-        SELECT j AS job INTO lim FROM {schema}.job j WHERE j.held_by > reached ORDER BY j.held_by, j.tenant LIMIT 1;
-        job_ := lim.job;
-        IF job_.id IS NULL THEN
-            reached := NULL;
-            RETURN;
-        END IF;
-        reached := job_.held_by;
+    FOR i IN 1 .. most LOOP
+        previous := reached;
+        SELECT j.id, j.held_by INTO head FROM {schema}.job j WHERE j.held_by > reached ORDER BY j.held_by, j.tenant LIMIT 1;
+        reached := head.held_by;
+        EXIT WHEN reached IS NULL;
+        SELECT l.rule, l.cap INTO lim FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = head.id AND l.scope = reached;
+        CONTINUE WHEN (lim.rule).paused;
         room := 500;
-        FOR lim IN SELECT l.rule, l.cap FROM {schema}.limits_of(job_) l WHERE l.scope = job_.held_by LOOP
-            IF (lim.rule).paused THEN
-                room := 0;
+        IF lim.cap IS NOT NULL THEN
+            room := least(room, lim.cap - (SELECT count(*) FROM {schema}.cap_slot s WHERE s.scope = reached AND s.lease IS NOT NULL));
+        END IF;
+        IF (lim.rule).rate_limit IS NOT NULL THEN
+            SELECT {schema}.tokens_now(lim.rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = reached;
+            IF room > 0 THEN
+                next_in := least(next_in, (floor(tokens) + 1 - tokens) / {schema}.refill(lim.rule));
             END IF;
-            IF lim.cap IS NOT NULL THEN
-                room := least(room, lim.cap - (SELECT count(*) FROM {schema}.cap_slot s
-                                               WHERE s.scope = reached AND s.n < lim.cap AND s.lease IS NOT NULL));
-            END IF;
-            IF (lim.rule).rate_limit IS NOT NULL THEN
-                SELECT {schema}.tokens_now(lim.rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = reached;
-                IF room > 0 THEN
-                    next_in := least(next_in, (floor(tokens) + 1 - tokens) * (lim.rule).rate_period / (0.97 * (lim.rule).rate_limit));
-                END IF;
-                room := least(room, floor(tokens));
-            END IF;
-        END LOOP;
+            room := least(room, floor(tokens));
+        END IF;
         CONTINUE WHEN room < 1;
         SELECT r.moved, r.last_tenant INTO back
         FROM {schema}.readmit(reached, room, coalesce((SELECT t.tenant FROM {schema}.turn t WHERE t.held_by = reached), '')) r;
@@ -698,6 +737,10 @@ BEGIN
         IF reached LIKE 'kind:%' THEN
             INSERT INTO {schema}.turn (held_by, tenant) VALUES (reached, back.last_tenant)
             ON CONFLICT (held_by) DO UPDATE SET tenant = EXCLUDED.tenant;
+        END IF;
+        IF back.moved = 500 AND lim.cap IS NULL AND (lim.rule).rate_limit IS NULL THEN
+            reached := previous;  -- nothing limits them any more: there may be more
+            EXIT;
         END IF;
     END LOOP;
 END $function$;

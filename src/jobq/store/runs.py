@@ -108,7 +108,6 @@ class RunStore:
             "after_run_ats": spans(lambda span: span.after_run_at),
             "after_ids": spans(lambda span: span.after_id),
             "untils": spans(lambda span: span.until),
-            "names": array({span.lane.tenant for share in shares for span in share.spans}),
         }
 
         def read(rows: list[Row]) -> Claimed:
