@@ -17,6 +17,7 @@ from jobq.cli.group import Commands
 from jobq.cli.jobs import list_jobs, show_job
 from jobq.cli.migrate import migrate
 from jobq.cli.views import queues, workers
+from jobq.cli.why import why
 from jobq.cli.worker import worker
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -55,11 +56,25 @@ def root(
     """
 
 
-for command in (dev, worker, api, migrate, enqueue, bench, demo, queues, workers, retry, cancel):
+for command in (
+    dev,
+    worker,
+    api,
+    migrate,
+    enqueue,
+    bench,
+    demo,
+    queues,
+    workers,
+    why,
+    retry,
+    cancel,
+):
     app.command()(command)
 for name, of_jobs in (
     ("list", list_jobs),
     ("show", show_job),
+    ("why", why),
     ("retry", retry),
     ("cancel", cancel),
 ):

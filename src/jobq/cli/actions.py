@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from jobq.cli.database import Database, connected
-from jobq.cli.filters import PAGE, Filters, Kind, Queue, Status, Tag, Tenant
-from jobq.cli.jobs import find, parse_id, print_jobs
+from jobq.cli.filters import PAGE, Filters, Kind, Queue, Status, Tag, Tenant, parse_id
+from jobq.cli.jobs import find, print_jobs
 from jobq.cli.show import Json, print_json
 from jobq.errors import JobNotFound, WrongStatus
 from jobq.model import JobStatus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,6 +30,19 @@ Tag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Jobs with
 
 #: Jobs that are read at a time.
 PAGE = 500
+#: The largest id: PostgreSQL's bigint.
+MAX_ID = 2**63 - 1
+
+
+def parse_id(text: str) -> int:
+    """An id as it is given on the command line.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= MAX_ID:
+        raise typer.BadParameter(f"{text!r} is no id of a job")
+    return int(text)
 
 
 @dataclass(frozen=True)

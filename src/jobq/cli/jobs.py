@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 import typer
 
 from jobq.cli.database import Database, connected
-from jobq.cli.filters import Filters, Kind, Queue, Status, Tag, Tenant
+from jobq.cli.filters import Filters, Kind, Queue, Status, Tag, Tenant, parse_id
 from jobq.cli.show import Json, ago, cell, console, print_json, print_table, utc
+from jobq.cli.why import ask, print_why
 from jobq.config import format_duration
 from jobq.errors import JobNotFound
+from jobq.model import JobStatus
 from jobq.store.jobs import Record
 
-#: The largest id: PostgreSQL's bigint.
-MAX_ID = 2**63 - 1
 #: Characters of an error in a list: shown where at least so many fit, and at most so many.
 LEAST_ERROR, MOST_ERROR = 16, 200
-
-
-def parse_id(text: str) -> int:
-    """An id as it is given on the command line.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
-    if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= MAX_ID:
-        raise typer.BadParameter(f"{text!r} is no id of a job")
-    return int(text)
 
 
 def list_jobs(
@@ -71,15 +59,20 @@ def show_job(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show everything about a job."""
+    """Show everything about a job, and why it waits if it does."""
     from jobq.api.shapes import job_view
 
     with connected() as database:
         job = find(database, id)
+        waits = job["status"] in (JobStatus.SCHEDULED, JobStatus.QUEUED)
+        reason = ask(database, id)[1] if waits and not as_json else None
     if as_json:
         print_json(job_view(job))
-    else:
-        _print_job(job, job_view(job))
+        return
+    _print_job(job, job_view(job))
+    if reason is not None:
+        typer.echo()
+        print_why(reason)
 
 
 def find(database: Database, number: int) -> Record:

@@ -12,6 +12,9 @@ from jobq.cli.show import Json, ago, print_json, print_table, utc
 from jobq.config import format_duration
 from jobq.store.jobs import Record
 
+#: Queues, and kinds, of a worker that a table names.
+NAMED = 4
+
 
 def queues(as_json: Json = False) -> None:
     """Show queues that have live jobs or workers of their own."""
@@ -44,12 +47,33 @@ def workers(as_json: Json = False) -> None:
         rows = [
             [
                 worker["id"], f"{worker['running']}/{worker['slots']}+{worker['express']}",
-                "draining" if worker["draining"] else "working",
-                ", ".join(worker["queues"]) if worker["queues"] else "all", ago(worker["started_at"]),
+                f"{worker['finished_per_second']:.3g}", _state(worker), _some(worker["queues"], "all"),
+                _some(worker["kinds"], "none"), ago(worker["heartbeat_at"]), ago(worker["started_at"]),
             ]
             for worker in found
         ]  # fmt: skip
-        print_table(["WORKER", "BUSY/SLOTS#", "STATE", "QUEUES", "STARTED"], rows)
+        print_table(
+            ["WORKER", "BUSY/SLOTS#", "ENDED/S#", "STATE", "QUEUES", "KINDS", "HEARTBEAT", "STARTED"], rows
+        )  # fmt: skip
+
+
+def _state(worker: Record) -> str:
+    """What a worker is up to, as it said at its last heartbeat."""
+    if worker["draining"]:
+        return "draining"
+    return (
+        "working"
+        if worker["claim_loop_ok"]
+        else f"stands still, last claim {ago(worker['claimed_at'])}"
+    )
+
+
+def _some(names: list[str] | None, none: str) -> str:
+    """A few names, and how many more there are."""
+    if not names:
+        return none
+    more = f" + {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _queues(live: list[Record], workers: list[Record]) -> list[dict[str, Any]]:

@@ -15,19 +15,23 @@ from jobq.store.runs import (
     Span,
 )
 from jobq.store.upkeep import LaneHead, Promoted, Reclaimed, UpkeepStore
+from jobq.store.why import Ahead, Facts, Limit, WhyStore
 
 __all__ = [
     "BEGINNING",
     "END_OF_TIME",
     "KEY_WAIT",
+    "Ahead",
     "Blocked",
     "Call",
     "ClaimSettings",
     "Claimed",
     "EnqueueStore",
     "Enqueued",
+    "Facts",
     "JobStore",
     "LaneHead",
+    "Limit",
     "LimiterStore",
     "Promoted",
     "Reclaimed",
@@ -35,6 +39,7 @@ __all__ = [
     "Share",
     "Span",
     "UpkeepStore",
+    "WhyStore",
     "WinnerGone",
     "array",
     "run",
