@@ -20,6 +20,7 @@ from jobq.model import NewJob
 from jobq.sql import Statements
 from jobq.store import Enqueued, EnqueueStore, run_sync
 from jobq.store.enqueue import Conversation
+from jobq.store.limiters import LimiterStore
 
 #: Seconds until a test gives up waiting for an event.
 PATIENCE = 20.0
@@ -85,6 +86,10 @@ class Jobs:
     def wake(self, message: str = "q *") -> None:
         """Send a wake-up hint."""
         self._plain.execute("SELECT pg_notify(%s, %s)", (self._statements.channel, message))
+
+    def limit(self, scope: str, name: str, **change: Any) -> None:
+        """Set columns of a limiter, as the API does, and tell the workers."""
+        run_sync(self._plain, LimiterStore(self._statements).set_limiter(scope, name, change))
 
     def __getitem__(self, id: int) -> dict[str, Any]:
         row = self.conn.execute("SELECT * FROM jobq.jobs WHERE id = %s", (id,)).fetchone()

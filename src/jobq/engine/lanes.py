@@ -9,6 +9,7 @@ after its answer, against the raised floor; discovery finds whatever a lost hint
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from jobq.wakeup import LanesReady, LimitsChanged, LookEverywhere, SlotsFreed, t
 MOST_SPANS = 4
 #: Tenants named in one claim.
 MOST_TENANTS = 100
+#: A tenant that was at a limit and now starts this many jobs at once is asked for as many as anybody.
+MODEST_UP_TO = 64
 
 Position = tuple[datetime, int]
 #: What tells that jobs may start: a message heard, or the lanes themselves where this worker queued them.
@@ -115,6 +118,8 @@ class LaneTable:
         self.blocks = Blocks()
         #: Queue that is blocked -> tenants who have jobs there and nowhere else.
         self._parked: dict[str, set[str]] = defaultdict(set)
+        #: Tenant at a limit of its own -> jobs to ask for at once: claiming many to start few is a waste.
+        self._modest: dict[str, int] = {}
         self._in_flight = False
         self._turn = count(1)
         self._strange: set[str] = set()
@@ -138,7 +143,7 @@ class LaneTable:
         elif isinstance(message, LookEverywhere):
             self.must_look = True
         elif isinstance(message, SlotsFreed):
-            self._lifted(self.blocks.freed(message.tokens))
+            self._lifted(self.blocks.freed(message.tokens), MOST_TENANTS)
         elif isinstance(message, LimitsChanged):
             self._lifted(self.blocks.changed())
         else:
@@ -163,18 +168,30 @@ class LaneTable:
         self._lifted(self.blocks.poll() if polling else self.blocks.due(now))
 
     def startable(self, plan: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """A plan of the clock without those whose lanes are all blocked by now."""
-        if not self.blocks:
-            return list(plan)
-        for tenant, _ in plan:
-            self._refresh(tenant)
-        return [(tenant, most) for tenant, most in plan if self.clock.tenant(tenant).ready]
+        """A plan of the clock without those whose lanes are all blocked by now, and modest where a limit is near."""
+        if self.blocks:
+            for tenant, _ in plan:
+                self._refresh(tenant)
+            plan = [item for item in plan if self.clock.tenant(item[0]).ready]
+        return [(tenant, min(most, self._modest.get(tenant, most))) for tenant, most in plan]
 
-    def _lifted(self, scopes: Iterable[str]) -> None:
+    def _lifted(self, scopes: Iterable[str], most: int | None = None) -> None:
         for scope in scopes:
             which, _, name = scope.partition(":")
-            for tenant in [name] if which == "tenant" else self._parked.pop(name, ()):
-                self._refresh(tenant)
+            if which == "tenant":
+                self._refresh(name)
+            else:
+                self._unpark(name, most)
+
+    def _unpark(self, queue: str, most: int | None = None) -> None:
+        """Tenants who waited for a queue may claim from it: all, or the first in fair order."""
+        parked = self._parked.pop(queue, set())
+        if most is not None and len(parked) > most:
+            first = heapq.nsmallest(most, parked, key=lambda name: self.clock.tenant(name).finish)
+            self._parked[queue] = parked.difference(first)
+            parked = set(first)
+        for tenant in parked:
+            self._refresh(tenant)
 
     def forget(self, before_round: int) -> None:
         """Drop idle lanes that discovery has not met since a round, and what hints named in vain."""
@@ -226,7 +243,11 @@ class LaneTable:
                 self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
         self._keep_off(claimed.blocked, now)
         for tenant, _ in plan:
+            self._adapt(tenant, claimed)
             self._refresh(tenant)
+        for queue in list(self._parked):
+            if f"queue:{queue}" not in self.blocks:
+                self._unpark(queue, MOST_TENANTS)
 
     def landed(self) -> None:
         """No claim is in flight any more: apply what was heard meanwhile, against the raised floors."""
@@ -263,6 +284,16 @@ class LaneTable:
                     self._parked[lane.queue].add(tenant)
                 lanes = []
         self.clock.set_ready(tenant, bool(lanes))
+
+    def _adapt(self, tenant: str, claimed: Claimed) -> None:
+        """After a limit of the tenant's: ask for twice what started; then for more each time, until that says nothing."""
+        if f"tenant:{tenant}" in self.blocks:
+            started = sum(job.tenant == tenant for job in claimed.jobs)
+            self._modest[tenant] = max(1, 2 * started)
+        elif tenant in self._modest:
+            self._modest[tenant] *= 2
+            if self._modest[tenant] > MODEST_UP_TO:
+                del self._modest[tenant]
 
     def _keep_off(self, blocked: Sequence[Blocked], now: float) -> None:
         """Jobs that stay where they are lie below the floor by now; their tenant or queue is left alone."""
