@@ -76,8 +76,12 @@ def decode(text: str) -> Any:
         raise ValueError("the payload is nested too deeply to be read") from None
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, *, finite: bool = True) -> Any:
     """The value of a JSON body from outside: strict JSON, numbers exact, nothing unstorable.
+
+    Args:
+        body: the text, in UTF-8.
+        finite: False reads NaN and infinities too, so that a check of fields can name the one that has it.
 
     Raises:
         ValueError: it is no JSON (RFC 8259), holds a number too large to be read back, or names a
@@ -87,8 +91,8 @@ def parse(body: bytes) -> Any:
         text = body.decode("utf-8")
         return json.loads(
             text,
-            parse_constant=_no_constant,
-            parse_float=_finite_float,
+            parse_constant=_no_constant if finite else float,
+            parse_float=_finite_float if finite else float,
             parse_int=_bounded_int,
             object_pairs_hook=_no_duplicates,
         )

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from tests.api.support import enqueue
 
-from jobq import fields
-from jobq.api import models
+from jobq import fields, limits
+from jobq.api import limit_models, models
 from jobq.api.enqueue import MAX_BATCH
 
 #: Of contract.md, "HTTP", as far as this version goes.
@@ -22,7 +22,14 @@ PATHS = {
     "/api/jobs/{id}/status": {"get"},
     "/api/jobs/{id}/retry": {"post"},
     "/api/jobs/{id}/cancel": {"post"},
+    "/api/tenants": {"get"},
+    "/api/tenants/{tenant}": {"get", "put"},
     "/api/queues": {"get"},
+    "/api/queues/{queue}": {"get", "put"},
+    "/api/kinds": {"get"},
+    "/api/kinds/{kind}": {"get", "put"},
+    "/api/limits": {"get"},
+    "/api/limits/{key}": {"get", "put"},
     "/api/workers": {"get"},
     "/api/stats": {"get"},
     "/healthz": {"get"},
@@ -100,7 +107,7 @@ async def test_what_the_description_allows_is_taken(
 
 async def test_answers_have_the_shapes_described(http: httpx.AsyncClient) -> None:
     id_ = await enqueue(http, queue="q")
-    retry = {"force": True}
+    retry, rate = {"force": True}, {"limit": 5, "periodSeconds": 60}
     await http.post(f"/api/jobs/{id_}/cancel")
     for shape, method, path, body in (
         (models.Enqueued, "POST", "/api/jobs", {"kind": "k"}),
@@ -109,13 +116,38 @@ async def test_answers_have_the_shapes_described(http: httpx.AsyncClient) -> Non
         (models.JobPage, "GET", "/api/jobs", None),
         (models.Retried, "POST", f"/api/jobs/{id_}/retry", retry),
         (models.Cancelled, "POST", f"/api/jobs/{id_}/cancel", None),
-        (models.Queues, "GET", "/api/queues", None),
+        (limit_models.Queues, "GET", "/api/queues", None),
+        (limit_models.TenantLimits, "PUT", "/api/tenants/t", {"weight": 2, "paused": True}),
+        (limit_models.QueueLimits, "PUT", "/api/queues/q", {"rate": rate, "maxRunning": 3}),
+        (limit_models.KindLimits, "PUT", "/api/kinds/k", {"maxPerKey": 2}),
+        (limit_models.KeyLimits, "PUT", "/api/limits/a%20b", {"maxRunning": 2}),
+        (limit_models.Tenants, "GET", "/api/tenants", None),
+        (limit_models.Kinds, "GET", "/api/kinds", None),
+        (limit_models.Keys, "GET", "/api/limits", None),
         (models.Workers, "GET", "/api/workers", None),
         (models.Stats, "GET", "/api/stats", None),
         (models.Error, "GET", "/api/jobs/0", None),
     ):
         response = await http.request(method, path, json=body)
         shape.model_validate_json(response.content)
+
+
+def test_the_fields_of_a_change_are_those_that_are_checked() -> None:
+    shapes: dict[str, type[BaseModel]] = {
+        "tenant": limit_models.TenantChange, "queue": limit_models.QueueChange, "kind": limit_models.KindChange,
+        "key": limit_models.KeyChange,
+    }  # fmt: skip
+    for scope, shape in shapes.items():
+        described = {field.alias for field in shape.model_fields.values()}
+        assert described == {limits.CAMEL.get(name, name) for name in limits.FIELDS[scope]}
+
+
+async def test_names_in_paths_are_described(http: httpx.AsyncClient) -> None:
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    for path, methods in paths.items():
+        for operation in methods.values():
+            described = [p["name"] for p in operation.get("parameters", []) if p["in"] == "path"]
+            assert described == re.findall(r"{(\w+)}", path)
 
 
 def test_a_batch_is_as_large_as_described() -> None:

@@ -17,7 +17,7 @@ from tests.api.support import serving
 
 import jobq
 from jobq import errors
-from jobq.api import answers, models
+from jobq.api import answers, limit_models, models
 from jobq.api.app import _MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ ALIAS = "GET /actuator/prometheus"
 
 def test_every_route_has_its_section() -> None:
     routes = {
-        f"{method} {route.path}"
+        f"{method} {route.path_format}"
         for module in _MODULES
         for route in module.router.routes
         if isinstance(route, Route)
@@ -56,15 +56,18 @@ def tables_of_fields() -> Iterator[set[str]]:
 
 
 def test_every_field_is_told() -> None:
-    of_requests, of_jobs = tables_of_fields()
+    of_requests, of_jobs, of_limits = tables_of_fields()
     assert of_requests == aliases(models.JobRequest)
     assert of_jobs == aliases(models.Job)
+    changed, shown = aliases(limit_models.TenantChange), aliases(limit_models.TenantLimits)
+    of_kinds = aliases(limit_models.KindChange) | aliases(limit_models.KindLimits)
+    assert of_limits == changed | shown | of_kinds
     assert names([row[0] for row in rows("parameter | |")]) == {
         "status", "kind", "queue", "tenant", "tag", "limit", "cursor",
     }  # fmt: skip
 
 
-def aliases(shape: type[models.Job] | type[models.JobRequest]) -> set[str]:
+def aliases(shape: type[models.Shape]) -> set[str]:
     return {str(field.alias) for field in shape.model_fields.values()}
 
 
@@ -135,5 +138,5 @@ def test_every_route_has_an_example() -> None:
     done = {(request(command).method, request(command).url.path) for command, _ in examples()}
     for heading in [*re.findall(r"^### (\S+ \S+)$", PAGE, re.MULTILINE), ALIAS]:
         method, path = heading.split(" ")
-        pattern = re.escape(path).replace(r"\{id\}", r"\d+")
+        pattern = re.sub(r"\\{\w+\\}", ".+", re.escape(path))
         assert any(m == method and re.fullmatch(pattern, p) for m, p in done), heading

@@ -17,6 +17,7 @@ from jobq.errors import (
     DatabaseUnavailable,
     IdempotencyConflict,
     InvalidJob,
+    InvalidLimit,
     JobNotFound,
     JobQError,
     KeyInProgress,
@@ -36,6 +37,7 @@ MAX_NAME = 200
 _STATUS: tuple[tuple[type[JobQError], int], ...] = (
     (PayloadTooLarge, 413),
     (InvalidJob, 422),
+    (InvalidLimit, 422),
     (IdempotencyConflict, 409),
     (KeyInProgress, 409),
     (WrongStatus, 409),

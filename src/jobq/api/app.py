@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from jobq import __version__
-from jobq.api import actions, docs, enqueue, fleet, health, jobs, scrape
+from jobq.api import actions, docs, enqueue, fleet, health, jobs, limits, scrape
 from jobq.api.answers import HttpError, refusal, render
 from jobq.api.collector import DatabaseCollector
 from jobq.api.database import Database
@@ -28,9 +28,9 @@ from jobq.errors import ConfigurationError, JobQError
 from jobq.handlers import Registry
 from jobq.metrics import Metrics
 from jobq.sql import Statements
-from jobq.store import EnqueueStore, JobStore
+from jobq.store import EnqueueStore, JobStore, LimiterStore
 
-_MODULES = (enqueue, jobs, actions, fleet, health, scrape, docs)
+_MODULES = (enqueue, jobs, actions, fleet, limits, health, scrape, docs)
 _DESCRIPTION = "A multi-tenant, fair job queue on PostgreSQL."
 
 
@@ -82,7 +82,7 @@ def assemble(settings: Settings, handlers: Registry | None) -> Api:
         statements, max_attempts=settings.max_attempts, timeout=settings.job_timeout
     )
     database = Database(settings.require_database(), enqueuing, metrics)
-    store = JobStore(statements)
+    store, limiters = JobStore(statements), LimiterStore(statements)
     collector = DatabaseCollector()
     registry.register(collector)
     return Api(
@@ -90,9 +90,10 @@ def assemble(settings: Settings, handlers: Registry | None) -> Api:
         handlers=handlers,
         database=database,
         jobs=store,
+        limiters=limiters,
         metrics=metrics,
         registry=registry,
-        gauges=Gauges(lambda: count(database, store)),
+        gauges=Gauges(lambda: count(database, store, limiters)),
         collector=collector,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
@@ -16,11 +17,16 @@ from jobq.api.answers import HttpError, invalid
 BODY_PAUSE = 30.0
 #: Bytes of a body that is read in a few milliseconds.
 AT_ONCE = 64 * 1024
+#: Rows of a page: what it has where nothing is said, and at most.
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 500
 
 T = TypeVar("T")
 
 
-async def read_json(request: Request, limit: int, prepare: Callable[[Any], T]) -> T:
+async def read_json(
+    request: Request, limit: int, prepare: Callable[[Any], T], *, finite: bool = True
+) -> T:
     """What `prepare` makes of the body of a request: strict JSON (RFC 8259), numbers exact.
 
     A large body is read in a thread, so that probes and small requests do not wait for it.
@@ -29,6 +35,7 @@ async def read_json(request: Request, limit: int, prepare: Callable[[Any], T]) -
         request: the request.
         limit: bytes.
         prepare: gets the value.
+        finite: whether NaN and infinities are refused here (see `jobq.payload.parse`).
 
     Raises:
         HttpError: 413 too large, 415 not application/json, 400 no JSON, 408 it did not arrive.
@@ -37,7 +44,7 @@ async def read_json(request: Request, limit: int, prepare: Callable[[Any], T]) -
     raw = await read(request, limit)
 
     def work() -> T:
-        return prepare(parse_json(raw))
+        return prepare(parse_json(raw, finite=finite))
 
     return work() if len(raw) <= AT_ONCE else await asyncio.to_thread(work)
 
@@ -89,14 +96,14 @@ async def read(request: Request, limit: int) -> bytes:
         ) from None
 
 
-def parse_json(raw: bytes) -> Any:
-    """The value of JSON text from outside.
+def parse_json(raw: bytes, *, finite: bool = True) -> Any:
+    """The value of JSON text from outside (see `jobq.payload.parse`).
 
     Raises:
         HttpError: 400 that names the position where it is no JSON.
     """
     try:
-        return payload.parse(raw)
+        return payload.parse(raw, finite=finite)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise HttpError(400, "bad_json", f"the body is no JSON: {error.msg} at {place}") from None
@@ -134,6 +141,17 @@ def query(request: Request, known: Collection[str]) -> dict[str, list[str]]:
     if unknown:
         raise invalid(unknown)
     return found
+
+
+def read_limit(text: str) -> int:
+    """How many a page is to have.
+
+    Raises:
+        ValueError: it is no number, or too many.
+    """
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_LIMIT:
+        raise ValueError(f"must be a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
 
 
 def camel(name: str) -> str:

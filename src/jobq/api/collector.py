@@ -55,6 +55,10 @@ class DatabaseCollector(Collector):
             _merged([((tenants(tenant),), float(jobs)) for tenant, jobs in found.backlogs.items()], sum),
         )  # fmt: skip
         yield _gauge(
+            "jobq_paused", "Tenants, queues and kinds that are paused.", ["scope"],
+            {(scope,): float(number) for scope, number in found.paused.items()},
+        )  # fmt: skip
+        yield _gauge(
             "jobq_live_workers", "Live workers that serve a queue.", ["queue"],
             self._merge({(queue,): float(workers) for queue, workers in found.workers.items()}, max),
         )  # fmt: skip

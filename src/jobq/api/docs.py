@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from html import escape
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from jobq.api import models
+from jobq.api import limit_models, models
 from jobq.api.answers import answer
 
 router = APIRouter(include_in_schema=False)
@@ -87,32 +88,40 @@ def body(*shapes: type[BaseModel], required: bool = True) -> Json:
 
 
 def with_shapes(describe: Callable[[], Json]) -> Callable[[], Json]:
-    """FastAPI's description, completed by what the routes read themselves: bodies and the id in paths."""
-    requests = (models.JobRequest, models.JobsRequest, models.PayloadsRequest, models.RetryRequest)
+    """FastAPI's description, completed by what the routes read themselves: bodies and the names in paths."""
 
     def complete() -> Json:
         description = describe()
         schemas = description["components"]["schemas"]
-        for shape in requests:
+        for shape in _REQUESTS:
             schema = shape.model_json_schema(ref_template=_REFERENCE)
             schemas.update(schema.pop("$defs", {}))
             schemas[shape.__name__] = schema
         for path, methods in description["paths"].items():
-            if "{id}" in path:
+            for name in re.findall(r"{(\w+)}", path):
                 for operation in methods.values():
-                    operation["parameters"] = [_JOB_ID]
+                    operation["parameters"] = [_in_path(name)]
         return description
 
     return cache(complete)
 
 
 _REFERENCE = "#/components/schemas/{model}"
-_JOB_ID = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "integer", "minimum": 1},
+_REQUESTS = (
+    models.JobRequest, models.JobsRequest, models.PayloadsRequest, models.RetryRequest, limit_models.TenantChange,
+    limit_models.QueueChange, limit_models.KindChange, limit_models.KeyChange,
+)  # fmt: skip
+#: Schemas of what paths name; anything else is the name of a tenant, queue or kind.
+_PATH_SCHEMAS: dict[str, Json] = {
+    "id": {"type": "integer", "minimum": 1},
+    "key": {"type": "string", "minLength": 1, "description": "At most 255 bytes, percent-encoded."},
 }
+_NAME_SCHEMA: Json = {"type": "string", "pattern": "^[A-Za-z0-9._:/@-]{1,128}$"}
+
+
+def _in_path(name: str) -> Json:
+    schema = _PATH_SCHEMAS.get(name, _NAME_SCHEMA)
+    return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
 def page(description: Json) -> str:

@@ -17,7 +17,7 @@ from jobq import db, logs
 from jobq.api.database import LOCK_WAIT, Database
 from jobq.errors import DatabaseUnavailable
 from jobq.payload import describe
-from jobq.store import JobStore, run
+from jobq.store import JobStore, LimiterStore, run
 from jobq.store.jobs import Record
 
 #: A count is repeated no sooner than this many times its duration later.
@@ -31,7 +31,9 @@ COUNT_LIMIT = 60.0
 COUNT_STATEMENT_LIMIT = 25.0
 
 _STATUSES = ("SCHEDULED", "QUEUED", "RUNNING", "DEAD", "FAILED")
-_LIVE = ("SCHEDULED", "QUEUED", "RUNNING")
+LIVE = ("SCHEDULED", "QUEUED", "RUNNING")
+#: What can be paused.
+PAUSABLE = ("tenant", "queue", "kind")
 
 log = logs.get("jobq.api")
 
@@ -46,6 +48,7 @@ class Snapshot:
         oldest_queued: queue -> seconds since its oldest queued job became due.
         oldest_running: seconds that the oldest run has been running.
         backlogs: tenant -> queued jobs, the largest ten.
+        paused: scope -> how many tenants, queues or kinds are paused.
         workers: queue -> live workers that serve it.
         alive: live workers.
         snapshot_age: seconds since the oldest open snapshot was taken.
@@ -57,6 +60,7 @@ class Snapshot:
     oldest_queued: dict[str, float] = field(default_factory=dict)
     oldest_running: float = 0.0
     backlogs: dict[str, int] = field(default_factory=dict)
+    paused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PAUSABLE, 0))
     workers: dict[str, int] = field(default_factory=dict)
     alive: int = 0
     snapshot_age: float = 0.0
@@ -132,7 +136,7 @@ class Gauges:
             self._task = None
 
 
-async def count(database: Database, jobs: JobStore) -> Snapshot:
+async def count(database: Database, jobs: JobStore, limiters: LimiterStore) -> Snapshot:
     """Count everything, in one transaction whose statements are limited in time."""
 
     async def work(conn: db.AsyncConn) -> Snapshot:
@@ -145,6 +149,8 @@ async def count(database: Database, jobs: JobStore) -> Snapshot:
             _add_live(found, await run(conn, jobs.count_live()))
             finished = await run(conn, jobs.count_finished())
             found.jobs.update(finished)
+            paused = await run(conn, limiters.list_paused(0))
+            found.paused.update({scope: number for scope, (number, _) in paused.items()})
             _add_workers(found, await run(conn, jobs.list_workers()))
         found.cost = time.perf_counter() - start
         return found
@@ -156,7 +162,7 @@ def _add_live(found: Snapshot, rows: list[Record]) -> None:
     for row in rows:
         queue, status = row["queue"], row["status"]
         found.jobs[status] += row["jobs"]
-        found.queues.setdefault(queue, dict.fromkeys(_LIVE, 0))[status] = row["jobs"]
+        found.queues.setdefault(queue, dict.fromkeys(LIVE, 0))[status] = row["jobs"]
         if status == "QUEUED":
             found.oldest_queued[queue] = max(row["oldest_queued"] or 0.0, 0.0)
         found.oldest_running = max(found.oldest_running, row["oldest_running"] or 0.0)
@@ -167,5 +173,5 @@ def _add_workers(found: Snapshot, rows: list[Record]) -> None:
     serving = [row["queues"] for row in rows]
     named = {queue for queues in serving if queues is not None for queue in queues}
     for queue in sorted({"default", *found.queues, *named}):
-        found.queues.setdefault(queue, dict.fromkeys(_LIVE, 0))
+        found.queues.setdefault(queue, dict.fromkeys(LIVE, 0))
         found.workers[queue] = sum(queues is None or queue in queues for queues in serving)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from jobq import fields
 from jobq.api import models
 from jobq.api.answers import answer, invalid
-from jobq.api.body import query
+from jobq.api.body import DEFAULT_LIMIT, MAX_LIMIT, query, read_limit
 from jobq.api.docs import errors, parameters
 from jobq.api.shapes import Record, job_view, status_view, summary
 from jobq.api.state import MAX_ID, api, job_id, missing
@@ -20,9 +20,6 @@ from jobq.errors import InvalidJob
 from jobq.model import JobStatus
 
 router = APIRouter(tags=["jobs"])
-
-DEFAULT_LIMIT = 50
-MAX_LIMIT = 500
 
 _FILTERS = {
     "status": "In any case; may be repeated.",
@@ -108,12 +105,6 @@ def _status(text: str) -> str:
         raise ValueError(f"must be one of {', '.join(JobStatus)}") from None
 
 
-def _limit(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_LIMIT:
-        raise ValueError(f"must be a whole number from 1 to {MAX_LIMIT}")
-    return int(text)
-
-
 def _cursor(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text) or not 1 <= int(text) <= MAX_ID:
         raise ValueError("must be the nextCursor of an earlier page")
@@ -137,6 +128,6 @@ _READERS = {
     "queue": _name("queue"),
     "tenant": _name("tenant"),
     "tag": _tag,
-    "limit": _limit,
+    "limit": read_limit,
     "cursor": _cursor,
 }

@@ -21,11 +21,13 @@ Key = Annotated[
 Status = Literal["SCHEDULED", "QUEUED", "RUNNING", "DONE", "CANCELLED", "DEAD", "FAILED"]
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
+    """Names in camelCase, nothing beside what is told."""
+
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
-class Options(_Shape):
+class Options(Shape):
     """What a job may say besides its kind and payload. What it leaves open comes from its kind, then the settings."""
 
     queue: Name | None = None
@@ -59,7 +61,7 @@ class JobRequest(Options):
     )
 
 
-class JobsRequest(_Shape):
+class JobsRequest(Shape):
     """Jobs to enqueue in one transaction, all or none."""
 
     jobs: Annotated[list[JobRequest], Field(min_length=1, max_length=10_000)]
@@ -72,7 +74,7 @@ class PayloadsRequest(Options):
     payloads: Annotated[list[JsonValue], Field(min_length=1, max_length=10_000)]
 
 
-class Enqueued(_Shape):
+class Enqueued(Shape):
     """A job as enqueued; RETIRED where a repeated key outlived its job."""
 
     id: int
@@ -85,13 +87,13 @@ class EnqueuedInBatch(Enqueued):
     created: bool
 
 
-class EnqueuedJobs(_Shape):
+class EnqueuedJobs(Shape):
     """The jobs of a batch, in the order of the request."""
 
     jobs: list[EnqueuedInBatch]
 
 
-class Attempt(_Shape):
+class Attempt(Shape):
     """How an attempt ended."""
 
     attempt: int
@@ -102,7 +104,7 @@ class Attempt(_Shape):
     error: str
 
 
-class JobSummary(_Shape):
+class JobSummary(Shape):
     """A job as lists show it."""
 
     id: int
@@ -144,7 +146,7 @@ class Job(JobSummary):
     errors: list[Attempt] = Field(description="Attempts that ended with an error, the last 20.")
 
 
-class JobStatusView(_Shape):
+class JobStatusView(Shape):
     """What to poll."""
 
     id: int
@@ -155,27 +157,27 @@ class JobStatusView(_Shape):
     last_error: str | None
 
 
-class JobPage(_Shape):
+class JobPage(Shape):
     """Jobs, newest first."""
 
     jobs: list[JobSummary]
     next_cursor: str | None = Field(description="For the next page; null on the last.")
 
 
-class RetryRequest(_Shape):
+class RetryRequest(Shape):
     """Options of a retry; the body may be left out."""
 
     force: bool = Field(default=False, description="Also from FAILED and CANCELLED.")
 
 
-class Retried(_Shape):
+class Retried(Shape):
     """A job that is queued again."""
 
     id: int
     status: Literal["QUEUED"]
 
 
-class Cancelled(_Shape):
+class Cancelled(Shape):
     """A cancelled job, or one that was asked to stop (RUNNING)."""
 
     id: int
@@ -183,24 +185,7 @@ class Cancelled(_Shape):
     cancel_requested: bool
 
 
-class Queue(_Shape):
-    """A queue's live jobs, counted at most 5 % of the time."""
-
-    queue: str
-    scheduled: int
-    queued: int
-    running: int
-    oldest_queued_seconds: float
-    workers: int
-
-
-class Queues(_Shape):
-    """All queues that have jobs or workers."""
-
-    queues: list[Queue]
-
-
-class Worker(_Shape):
+class Worker(Shape):
     """A worker process that is alive."""
 
     id: str
@@ -220,24 +205,32 @@ class Worker(_Shape):
     finished_per_second: float = Field(description="Runs that ended lately, on average.")
 
 
-class Workers(_Shape):
+class Workers(Shape):
     """The workers that are alive."""
 
     workers: list[Worker]
 
 
-class Stats(_Shape):
-    """Jobs by status (finished ones: DEAD and FAILED only), and who is at work."""
+class Paused(Shape):
+    """Something that is paused."""
+
+    scope: Literal["tenant", "queue", "kind"]
+    name: str
+
+
+class Stats(Shape):
+    """Jobs by status (finished ones: DEAD and FAILED only), who is at work, and what is paused."""
 
     jobs: dict[str, int]
     workers: int
     oldest_queued_seconds: float
     oldest_running_seconds: float
     largest_backlogs: list[dict[str, Any]]
+    paused: list[Paused] = Field(description="The first hundred of each scope.")
     snapshot_age_seconds: float
 
 
-class Error(_Shape):
+class Error(Shape):
     """Every error. Sentences may change, codes do not."""
 
     error: str
