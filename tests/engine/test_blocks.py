@@ -166,7 +166,7 @@ def test_a_tenant_at_its_limit_is_asked_for_few_jobs_and_for_more_while_they_sta
     made = table(ACME)
     answer(made, [job(1, ACME)], [left(2, ACME, "tenant_cap", "tenant:acme")])
     made.hear(freed("tenant:acme"))
-    asked = []
+    asked: list[int] = []
     number = 3
     while not asked or asked[-1] < 1000:
         most = plan(made, free=1000)["acme"]
