@@ -54,7 +54,7 @@ class CostEstimates:
         self._seconds[kind] = cost if known is None else known + SMOOTHING * (cost - known)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stretch:
     """What a tenant was charged from one time it came back to the next.
 
