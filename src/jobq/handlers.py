@@ -80,6 +80,12 @@ class Handler:
         #: Decoded payload -> keyword arguments without the context; see `_Binder`.
         self.bind: Callable[[Any], dict[str, Any]] = arguments.binder(kind, self._adapter)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What table `kind` keeps of it, for jobs however they are enqueued."""
+        names = ("kind", "queue", "priority", "max_attempts", "timeout", "max_per_key")
+        return {name: getattr(self, name) for name in names}
+
     def check(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The payload of a call with these arguments (without the context), as values JSON knows.
 

@@ -11,6 +11,7 @@ import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
 from jobq.errors import RetryAfter
+from jobq.handlers import Handler
 
 #: So long that nothing in these tests happens because of a poll.
 NEVER = 60.0
@@ -108,6 +109,19 @@ async def test_a_serial_key_starts_by_priority_then_time_then_id_over_queues_and
         await jobs.finished(ids)
     assert floor.most[""] == 1
     assert floor.order == [4, 8, 2, 6, 7, 1, 3, 5]
+
+
+async def test_a_handler_says_how_many_of_its_jobs_with_one_key_run_at_once(
+    database_url: str, jobs: Jobs
+) -> None:
+    floor = Floor()
+    kinds = {"work": Handler("work", floor.stay, max_per_key=3)}
+    async with working(database_url, kinds, concurrency=8, poll_interval=NEVER):
+        ids = jobs.put_many(5, "work", concurrency_key="one")
+        await until(lambda: floor.most[""] == 3)
+        floor.leave.set()
+        await jobs.finished(ids)
+    assert floor.most[""] == 3
 
 
 async def test_a_job_in_backoff_does_not_hold_its_key(database_url: str, jobs: Jobs) -> None:

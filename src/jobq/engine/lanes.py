@@ -202,6 +202,7 @@ class LaneTable:
                     del lanes[lane], self._by_token[token(lane)]
             if not lanes:
                 del self._by_tenant[tenant]
+                self._modest.pop(tenant, None)
 
     def look_from_bottom(self) -> None:
         """Distrust all floors once: hints may have been lost."""

@@ -156,9 +156,10 @@ class Worker:
         return Health(True)
 
     async def _start(self) -> None:
-        kinds = [_defaults(handler) for handler in self.handlers.values()]
-        if kinds:
+        if kinds := [handler.defaults for handler in self.handlers.values()]:
             await self._side.run(self._upkeep.register_kinds(kinds))
+        # Known to live before it claims: which job of a concurrency key comes first depends on who serves its queue.
+        await self._side.run(self._upkeep.beat(self._describe()))
         self._heartbeat.start()
         self._claiming = self._spawn(self.dispatcher.run)
         self._spawn(self.recorder.run)
@@ -387,13 +388,3 @@ class Worker:
             "claimed_ago": time.monotonic() - self.dispatcher.succeeded_at,
             "ttl": self.settings.lease_duration,
         }
-
-
-def _defaults(handler: Handler) -> dict[str, Any]:
-    return {
-        "kind": handler.kind,
-        "queue": handler.queue,
-        "priority": handler.priority,
-        "max_attempts": handler.max_attempts,
-        "timeout": handler.timeout,
-    }
