@@ -285,7 +285,7 @@ def test_queues_and_workers_are_shown(cli: Run) -> None:
         ("default", 0, 0), ("mail", 1, 0),
     ]  # fmt: skip
     assert cli("queues").out.splitlines()[0].split() == [
-        "QUEUE", "SCHEDULED", "QUEUED", "RUNNING", "WAITS", "WORKERS",
+        "QUEUE", "SCHEDULED", "QUEUED", "RUNNING", "WAITS", "WORKERS", "LIMITS",
     ]  # fmt: skip
     assert cli("workers", "--json").json == {"workers": []}
     assert cli("workers").err == "no worker is alive\n"

@@ -15,8 +15,9 @@ from jobq.cli.dev import dev
 from jobq.cli.enqueue import enqueue
 from jobq.cli.group import Commands
 from jobq.cli.jobs import list_jobs, show_job
+from jobq.cli.limit_lists import GROUPS
 from jobq.cli.migrate import migrate
-from jobq.cli.views import queues, workers
+from jobq.cli.views import workers
 from jobq.cli.why import why
 from jobq.cli.worker import worker
 
@@ -64,7 +65,6 @@ for command in (
     enqueue,
     bench,
     demo,
-    queues,
     workers,
     why,
     retry,
@@ -80,3 +80,5 @@ for name, of_jobs in (
 ):
     jobs.command(name)(of_jobs)
 app.add_typer(jobs, name="jobs")
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)

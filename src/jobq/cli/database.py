@@ -13,7 +13,7 @@ from jobq import config, db
 from jobq.config import Settings
 from jobq.errors import DatabaseUnavailable, SchemaError
 from jobq.sql import Statements
-from jobq.store import Call, JobStore, WhyStore, run_sync
+from jobq.store import Call, JobStore, LimiterStore, WhyStore, run_sync
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ class Database:
     settings: Settings
     conn: db.Conn
     jobs: JobStore
+    limiters: LimiterStore
     why: WhyStore
 
     def ask(self, call: Call[T]) -> T:
@@ -57,7 +58,8 @@ def connected() -> Iterator[Database]:
     try:
         with db.connect_sync(settings.require_database(), "jobq cli") as conn:
             statements = Statements(settings.schema_)
-            yield Database(settings, conn, JobStore(statements), WhyStore(statements))
+            jobs, limiters = JobStore(statements), LimiterStore(statements)
+            yield Database(settings, conn, jobs, limiters, WhyStore(statements))
     except (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedColumn):
         raise SchemaError(
             f"schema {settings.schema_!r} is missing or older than this version: run jobq migrate"

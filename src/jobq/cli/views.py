@@ -7,21 +7,31 @@ from typing import Any
 
 import typer
 
+from jobq import limits
 from jobq.cli.database import connected
+from jobq.cli.limits import describe
 from jobq.cli.show import Json, ago, print_json, print_table, utc
 from jobq.config import format_duration
 from jobq.store.jobs import Record
 
+#: Counts of a queue without jobs and workers.
+_NOTHING = {
+    "queue": "", "scheduled": 0, "queued": 0, "running": 0, "oldestQueuedSeconds": 0.0, "workers": 0,
+}  # fmt: skip
 #: Queues, and kinds, of a worker that a table names.
 NAMED = 4
 
 
 def queues(as_json: Json = False) -> None:
-    """Show queues that have live jobs or workers of their own."""
+    """Show queues that have live jobs, workers of their own, or limits."""
     with connected() as database:
         live = database.ask(database.jobs.count_live())
         workers = database.ask(database.jobs.list_workers())
-    found = _queues(live, workers)
+        found = _queues(live, workers)
+        also = [queue["queue"] for queue in found]
+        records = database.ask(database.limiters.list_limiters("queue", also=also))
+    counts = {queue["queue"]: queue for queue in found}
+    found = [{**counts.get(record["name"], _NOTHING), **limits.view(record)} for record in records]
     if as_json:
         print_json({"queues": found})
         return
@@ -29,10 +39,13 @@ def queues(as_json: Json = False) -> None:
         [
             queue["queue"], queue["scheduled"], queue["queued"], queue["running"],
             format_duration(round(queue["oldestQueuedSeconds"], 1)), queue["workers"],
+            describe(queue),
         ]
         for queue in found
     ]  # fmt: skip
-    print_table(["QUEUE", "SCHEDULED#", "QUEUED#", "RUNNING#", "WAITS#", "WORKERS#"], rows)
+    print_table(
+        ["QUEUE", "SCHEDULED#", "QUEUED#", "RUNNING#", "WAITS#", "WORKERS#", "LIMITS"], rows
+    )
 
 
 def workers(as_json: Json = False) -> None:
