@@ -20,6 +20,7 @@ PATHS = {
     "/api/jobs/batch": {"post"},
     "/api/jobs/{id}": {"get"},
     "/api/jobs/{id}/status": {"get"},
+    "/api/jobs/{id}/why": {"get"},
     "/api/jobs/{id}/retry": {"post"},
     "/api/jobs/{id}/cancel": {"post"},
     "/api/tenants": {"get"},

@@ -26,6 +26,7 @@ from jobq.store import (
     Share,
     Span,
     UpkeepStore,
+    WhyStore,
     run_sync,
 )
 
@@ -60,6 +61,7 @@ class Store:
         self.upkeep = UpkeepStore(self.statements)
         self.jobs = JobStore(self.statements)
         self.limiters = LimiterStore(self.statements)
+        self.why = WhyStore(self.statements)
         self.enqueue = EnqueueStore(self.statements, max_attempts=5, timeout=300)
 
 

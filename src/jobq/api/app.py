@@ -28,7 +28,7 @@ from jobq.errors import ConfigurationError, JobQError
 from jobq.handlers import Registry
 from jobq.metrics import Metrics
 from jobq.sql import Statements
-from jobq.store import EnqueueStore, JobStore, LimiterStore
+from jobq.store import EnqueueStore, JobStore, LimiterStore, WhyStore
 
 _MODULES = (enqueue, jobs, actions, fleet, limits, health, scrape, docs)
 _DESCRIPTION = "A multi-tenant, fair job queue on PostgreSQL."
@@ -90,6 +90,7 @@ def assemble(settings: Settings, handlers: Registry | None) -> Api:
         handlers=handlers,
         database=database,
         jobs=store,
+        why=WhyStore(statements),
         limiters=limiters,
         metrics=metrics,
         registry=registry,

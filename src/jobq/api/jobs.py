@@ -1,4 +1,4 @@
-"""GET /api/jobs, /api/jobs/{id} and /api/jobs/{id}/status."""
+"""GET /api/jobs, /api/jobs/{id}, /api/jobs/{id}/status and /api/jobs/{id}/why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq import fields
+from jobq import fields, why
 from jobq.api import models
 from jobq.api.answers import answer, invalid
 from jobq.api.body import DEFAULT_LIMIT, MAX_LIMIT, query, read_limit
@@ -44,6 +44,17 @@ async def show_job(request: Request) -> Response:
 async def show_status(request: Request) -> Response:
     """Status, attempts, next run and last error."""
     return answer(status_view(await find(request)))
+
+
+@router.get("/api/jobs/{id}/why", response_model=models.Why, responses=errors(404, 422, 503))
+async def show_why(request: Request) -> Response:
+    """Why a job waits, or what became of it: one sentence, and the data behind it."""
+    number, ask, store = job_id(request), api(request).database.ask_bounded, api(request).why
+    facts = await ask(store.why(number))
+    if facts is None:
+        raise missing(number)
+    ahead = await ask(store.ahead(facts)) if facts.status is JobStatus.QUEUED else None
+    return answer(why.view(facts, why.explain(facts, ahead)))
 
 
 @router.get(

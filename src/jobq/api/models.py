@@ -157,6 +157,22 @@ class JobStatusView(Shape):
     last_error: str | None
 
 
+class Why(Shape):
+    """Why a job waits, or what became of it."""
+
+    id: int
+    status: Status
+    reason: Literal[
+        "scheduled", "queue_paused", "tenant_paused", "kind_paused", "key_paused", "no_worker", "unknown_kind",
+        "queue_cap", "tenant_cap", "kind_cap", "key_cap", "key_turn", "queue_rate", "tenant_rate", "kind_rate",
+        "key_rate", "ahead", "next", "running", "finished",
+    ]  # fmt: skip
+    sentence: str = Field(description="For people; may change.")
+    data: dict[str, Any] = Field(
+        description="What the sentence says, by reason; `also` names what else holds."
+    )
+
+
 class JobPage(Shape):
     """Jobs, newest first."""
 

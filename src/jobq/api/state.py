@@ -17,7 +17,7 @@ from jobq.config import Settings
 from jobq.errors import JobNotFound
 from jobq.handlers import Registry
 from jobq.metrics import Metrics
-from jobq.store import JobStore, LimiterStore
+from jobq.store import JobStore, LimiterStore, WhyStore
 
 #: The largest id PostgreSQL's bigint holds.
 MAX_ID = 2**63 - 1
@@ -37,6 +37,7 @@ class Api:
     handlers: Registry | None
     database: Database
     jobs: JobStore
+    why: WhyStore
     limiters: LimiterStore
     metrics: Metrics
     registry: CollectorRegistry
