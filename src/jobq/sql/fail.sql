@@ -47,6 +47,7 @@ WITH input AS (
     WHERE s.job_id = ANY (%(ids)s::bigint[])
     HAVING count(*) > 0
 )
-SELECT id, in_lease AS lease, fate AS status, run_at FROM retried, (SELECT count(*) FROM slots) freed_slots
-UNION ALL
-SELECT id, lease, status, NULL FROM filed
+SELECT ends.id, ends.lease, ends.status, ends.run_at
+FROM (SELECT id, in_lease AS lease, fate AS status, run_at FROM retried
+      UNION ALL
+      SELECT id, lease, status, NULL FROM filed) ends, (SELECT count(*) FROM slots) freed_slots

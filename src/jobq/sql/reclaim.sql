@@ -42,6 +42,7 @@ WITH expired AS MATERIALIZED (
     WHERE s.job_id = ANY (ARRAY(SELECT expired_id FROM expired))
     HAVING count(*) > 0
 )
-SELECT id, kind, fate AS status, queue, tenant, priority, run_at FROM requeued, announced, (SELECT count(*) FROM slots) freed_slots
-UNION ALL
-SELECT id, kind, status, queue, tenant, priority, run_at FROM filed
+SELECT ends.id, ends.kind, ends.status, ends.queue, ends.tenant, ends.priority, ends.run_at
+FROM (SELECT id, kind, fate AS status, queue, tenant, priority, run_at FROM requeued
+      UNION ALL
+      SELECT id, kind, status, queue, tenant, priority, run_at FROM filed) ends, announced, (SELECT count(*) FROM slots) freed_slots

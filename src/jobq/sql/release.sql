@@ -37,6 +37,7 @@ WITH input AS (
     WHERE s.job_id = ANY (%(ids)s::bigint[])
     HAVING count(*) > 0
 )
-SELECT id, in_lease AS lease, 'QUEUED' AS status FROM released, announced, (SELECT count(*) FROM slots) freed_slots
-UNION ALL
-SELECT id, lease, 'CANCELLED' FROM filed
+SELECT ends.id, ends.lease, ends.status
+FROM (SELECT id, in_lease AS lease, 'QUEUED' AS status FROM released
+      UNION ALL
+      SELECT id, lease, 'CANCELLED' FROM filed) ends, announced, (SELECT count(*) FROM slots) freed_slots

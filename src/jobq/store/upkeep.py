@@ -138,6 +138,21 @@ class UpkeepStore:
             lambda rows: Review(*rows[0]),
         )
 
+    def heal_slots(self, most: int) -> Call[int]:
+        """Free up to `most` slots whose run is gone without having freed them; returns how many."""
+        return Call(
+            "heal_slots", self._sql["heal_slots"], {"most": most}, lambda rows: int(rows[0][0])
+        )
+
+    def expire_slots(self, most: int) -> Call[int]:
+        """Delete the slots of up to `most` concurrency keys that are not in use; returns of how many."""
+        return Call(
+            "expire_slots",
+            self._sql["expire_slots"],
+            {"most": most},
+            lambda rows: len({scope for (scope,) in rows}),
+        )
+
     def weights(self, after: int) -> Call[tuple[int, list[Row]]]:
         """The version of the limits, and (scope, name, weight, {queue: weight}) of what was set after another one."""
 

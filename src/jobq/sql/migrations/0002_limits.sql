@@ -127,9 +127,10 @@ CREATE FUNCTION {schema}.make_slots(scopes text[], caps integer[]) RETURNS void 
 BEGIN ATOMIC
     INSERT INTO {schema}.cap_slot (scope, n)
     SELECT wanted.scope, missing.n
-    FROM (SELECT u.scope, max(u.cap) AS cap, coalesce((SELECT max(s.n) FROM {schema}.cap_slot s WHERE s.scope = u.scope), -1) AS last
-          FROM unnest(scopes, caps) AS u(scope, cap) GROUP BY u.scope) wanted,
-         LATERAL generate_series(wanted.last + 1, wanted.cap - 1) AS missing(n)
+    FROM (SELECT u.scope, max(u.cap) AS cap FROM unnest(scopes, caps) AS u(scope, cap) GROUP BY u.scope) wanted,
+         LATERAL generate_series(0, wanted.cap - 1) AS missing(n)
+    WHERE wanted.cap > (SELECT count(*) FROM {schema}.cap_slot s WHERE s.scope = wanted.scope AND s.n < wanted.cap)
+      AND (SELECT s.n FROM {schema}.cap_slot s WHERE s.scope = wanted.scope AND s.n = missing.n) IS NULL
     ORDER BY wanted.scope, missing.n
     ON CONFLICT DO NOTHING;
 END;

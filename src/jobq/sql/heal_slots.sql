@@ -1,0 +1,9 @@
+-- Frees up to `most` slots whose run is gone without having freed them (its job was deleted by hand, say). Each job is looked up
+-- by itself, so that the statement costs what runs under caps, however many jobs there are.
+WITH lost AS MATERIALIZED (
+    SELECT s.job_id, s.lease FROM {schema}.cap_slot s
+    WHERE s.job_id IS NOT NULL AND (SELECT j.lease FROM {schema}.job j WHERE j.id = s.job_id) IS DISTINCT FROM s.lease
+    LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+)
+SELECT count(*) AS healed, {schema}.free_slots(array_agg(job_id), array_agg(lease), array_agg(''::text)) AS freed FROM lost
