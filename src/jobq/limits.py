@@ -28,7 +28,8 @@ CAMEL: Naming = {
     "rate.period_seconds": "rate.periodSeconds",
 }
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.000001, 1_000_000
+#: Beyond these a share is none that anybody could measure; the weights of a job are multiplied within them too.
+LEAST_WEIGHT, MOST_WEIGHT = 0.0001, 1_000_000
 MOST_RUNNING = 10_000
 #: Jobs of a rate's limit and burst.
 MOST_RATE = 1_000_000_000
@@ -180,7 +181,7 @@ def _number(value: object, least: float, most: float) -> float:
         isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
     )
     if not right:
-        raise ValueError(f"must be a number from {least:f} to {most:,.0f}")
+        raise ValueError(f"must be a number from {least:g} to {most:,.0f}")
     assert isinstance(value, int | float)
     return float(value)
 

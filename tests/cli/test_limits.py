@@ -180,7 +180,7 @@ def test_wrong_usage_ends_with_2_and_says_why(cli: Run, arguments: list[str], pr
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["tenants", "set", "t", "--weight", "0"], "--weight must be a number from 0.000001 to 1,000,000; to stop it"),
+        (["tenants", "set", "t", "--weight", "0"], "--weight must be a number from 0.0001 to 1,000,000; to stop it"),
         (["tenants", "set", "t", "--weight", "-1"], "--weight must be a number"),
         (["tenants", "set", "t", "--weight", "nan"], "--weight must be a number"),
         (["tenants", "set", "t", "--weight", "inf"], "--weight must be a number"),
