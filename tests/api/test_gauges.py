@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from psycopg import sql
 from tests.api.support import enqueue, serving
 from tests.store.support import put
 
@@ -70,6 +71,25 @@ async def test_queues_tenants_and_workers_are_counted(http: httpx.AsyncClient, c
         'queue="default"': 1, 'queue="mail"': 2, 'queue="other"': 2, 'queue="slow"': 1,
     }  # fmt: skip
     assert values(text, "jobq_snapshot_age_seconds")[""] >= 0
+
+
+async def test_the_oldest_of_each_priority_is_told_and_what_is_held(
+    http: httpx.AsyncClient, conn: Conn
+) -> None:
+    for priority, minutes in ((0, 9), (0, 3), (100, 1), (-100, 2), (5000, 4), (-5000, 6)):
+        ready = sql.SQL("now() - interval '{} minutes'").format(minutes)
+        put(conn, "QUEUED", queue=f"q{minutes % 2}", priority=priority, ready_at=ready)
+    put(conn, "SCHEDULED", priority=3)
+    put(conn, "QUEUED", held_by="kind:x", ready_at=sql.SQL("now()"))
+    for _ in range(2):
+        put(conn, "QUEUED", held_by="key:kind:x", ready_at=sql.SQL("now()"))
+    text = (await http.get("/metrics")).text
+    found = values(text, "jobq_oldest_queued_age_by_priority_seconds")
+    assert {label: age // 60 for label, age in found.items()} == {
+        'priority="-100"': 2, 'priority="0"': 9, 'priority="100"': 1, 'priority="other"': 6,
+    }  # fmt: skip
+    assert values(text, "jobq_held_jobs") == {'reason="kind"': 1, 'reason="key"': 2}
+    assert values(text, "jobq_queue_jobs")['queue="q1",status="queued"'] == 3
 
 
 async def test_the_same_numbers_as_json(http: httpx.AsyncClient, conn: Conn) -> None:

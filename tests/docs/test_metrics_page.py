@@ -30,7 +30,11 @@ def families(*, worker: bool) -> dict[str, Metric]:
     if not worker:
         shown = DatabaseCollector()
         shown.snapshot = Snapshot(
-            queues={"q": {"QUEUED": 1}}, oldest_queued={"q": 1}, backlogs={"t": 1}, workers={"q": 1}
+            queues={"q": {"QUEUED": 1}},
+            oldest_queued={"q": 1},
+            oldest_by_priority={0: 1},
+            backlogs={"t": 1},
+            workers={"q": 1},
         )
         found |= {metric.name: metric for metric in shown.collect()}
     return {name: m for name, m in found.items() if name.startswith("jobq_") and m.samples}

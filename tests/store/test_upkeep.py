@@ -204,14 +204,27 @@ def test_counts_by_queue_status_and_tenant(undone: Conn) -> None:
     for each in JobStatus:
         put(undone, each, queue="q", tenant="a", started_at=sql.SQL("now() - interval '9 seconds'"))
     put(undone, "QUEUED", queue="q", tenant="b"), put(undone, "QUEUED", queue="q", tenant="b")
-    rows = {(row["queue"], row["status"]): row for row in run_sync(undone, STORE.jobs.count_live())}
+    put(undone, "QUEUED", queue="q", priority=7, ready_at=sql.SQL("now()"), held_by="key:x")
+    rows = {
+        (row["queue"], row["status"], row["priority"]): row
+        for row in run_sync(undone, STORE.jobs.count_live())
+    }
     assert {key: row["jobs"] for key, row in rows.items()} == {
-        ("q", "QUEUED"): 3, ("q", "RUNNING"): 1, ("q", "SCHEDULED"): 1,
+        ("q", "QUEUED", 0): 3, ("q", "QUEUED", 7): 1, ("q", "RUNNING", 0): 1, ("q", "SCHEDULED", 0): 1,
     }  # fmt: skip
-    assert rows["q", "QUEUED"]["oldest_queued"] == pytest.approx(60, abs=5)
-    assert rows["q", "RUNNING"]["oldest_running"] == pytest.approx(9, abs=5)
+    assert rows["q", "QUEUED", 0]["oldest_queued"] == pytest.approx(60, abs=5)
+    assert rows["q", "QUEUED", 7]["oldest_queued"] == pytest.approx(0, abs=5)
+    assert (
+        rows["q", "QUEUED", 7]["held_for_kind"],
+        rows["q", "QUEUED", 7]["held_for_key"],
+    ) == (0, 1)
+    assert rows["q", "RUNNING", 0]["oldest_running"] == pytest.approx(9, abs=5)
     assert run_sync(undone, STORE.jobs.count_finished()) == {"DEAD": 1, "FAILED": 1}
-    assert list(run_sync(undone, STORE.jobs.count_backlogs()).items()) == [("b", 2), ("a", 1)]
+    assert list(run_sync(undone, STORE.jobs.count_backlogs()).items()) == [
+        ("b", 2),
+        ("a", 1),
+        ("default", 1),
+    ]
 
 
 def test_the_age_of_the_oldest_snapshot_is_seen(rivals: Rivals) -> None:

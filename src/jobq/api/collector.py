@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jobq.api.gauges import Snapshot
+from jobq.fields import MAX_PRIORITY
 from jobq.metrics import Labels
 
 #: Label values, in the order of a metric's labels.
@@ -49,6 +50,15 @@ class DatabaseCollector(Collector):
             "jobq_oldest_queued_age_seconds", "How long the oldest queued job of a queue has been due.", ["queue"],
             self._merge({(queue,): age for queue, age in found.oldest_queued.items()}, max),
         )  # fmt: skip
+        yield _gauge(
+            "jobq_oldest_queued_age_by_priority_seconds", "How long the oldest queued job of a priority has been due.",
+            ["priority"],
+            _merged([((_priority(number),), age) for number, age in sorted(found.oldest_by_priority.items())], max),
+        )  # fmt: skip
+        yield _gauge(
+            "jobq_held_jobs", "Queued jobs that wait for a limit of their kind or concurrency key.", ["reason"],
+            {(reason,): float(jobs) for reason, jobs in found.held.items()},
+        )  # fmt: skip
         tenants = Labels()
         yield _gauge(
             "jobq_tenant_backlog", "Queued jobs of the ten tenants that have most.", ["tenant"],
@@ -78,6 +88,11 @@ class DatabaseCollector(Collector):
         return _merged(
             [((self._queues(key[0]), *key[1:]), value) for key, value in values.items()], how
         )
+
+
+def _priority(number: int) -> str:
+    """The label of a priority; SQL may have written any."""
+    return str(number) if abs(number) <= MAX_PRIORITY else "other"
 
 
 def _merged(

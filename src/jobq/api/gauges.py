@@ -46,6 +46,8 @@ class Snapshot:
         jobs: status -> jobs, of the live statuses, DEAD and FAILED.
         queues: queue -> status -> jobs.
         oldest_queued: queue -> seconds since its oldest queued job became due.
+        oldest_by_priority: the same by priority.
+        held: kind or key -> queued jobs that are held for it, outside the claim index.
         oldest_running: seconds that the oldest run has been running.
         backlogs: tenant -> queued jobs, the largest ten.
         paused: scope -> how many tenants, queues or kinds are paused.
@@ -58,6 +60,8 @@ class Snapshot:
     jobs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_STATUSES, 0))
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
     oldest_queued: dict[str, float] = field(default_factory=dict)
+    oldest_by_priority: dict[int, float] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=lambda: {"kind": 0, "key": 0})
     oldest_running: float = 0.0
     backlogs: dict[str, int] = field(default_factory=dict)
     paused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PAUSABLE, 0))
@@ -160,11 +164,16 @@ async def count(database: Database, jobs: JobStore, limiters: LimiterStore) -> S
 
 def _add_live(found: Snapshot, rows: list[Record]) -> None:
     for row in rows:
-        queue, status = row["queue"], row["status"]
+        queue, status, priority = row["queue"], row["status"], row["priority"]
         found.jobs[status] += row["jobs"]
-        found.queues.setdefault(queue, dict.fromkeys(LIVE, 0))[status] = row["jobs"]
+        found.queues.setdefault(queue, dict.fromkeys(LIVE, 0))[status] += row["jobs"]
         if status == "QUEUED":
-            found.oldest_queued[queue] = max(row["oldest_queued"] or 0.0, 0.0)
+            age = max(row["oldest_queued"] or 0.0, 0.0)
+            found.oldest_queued[queue] = max(found.oldest_queued.get(queue, 0.0), age)
+            oldest = found.oldest_by_priority.get(priority, 0.0)
+            found.oldest_by_priority[priority] = max(oldest, age)
+        found.held["kind"] += row["held_for_kind"]
+        found.held["key"] += row["held_for_key"]
         found.oldest_running = max(found.oldest_running, row["oldest_running"] or 0.0)
 
 

@@ -93,16 +93,17 @@ def _queues(live: list[Record], workers: list[Record]) -> list[dict[str, Any]]:
     serving = [worker["queues"] for worker in workers]
     names = {row["queue"] for row in live} | {"default"}
     names |= {name for queues in serving if queues is not None for name in queues}
-    rows = {(row["queue"], row["status"]): row for row in live}
 
-    def value(queue: str, status: str, column: str) -> Any:
-        return rows.get((queue, status), {}).get(column) or 0
+    def values(queue: str, status: str, column: str) -> list[Any]:
+        """A column for each of the queue's priorities."""
+        rows = [row for row in live if (row["queue"], row["status"]) == (queue, status)]
+        return [row[column] or 0 for row in rows]
 
     return [
         {
             "queue": name,
-            **{s.lower(): value(name, s, "jobs") for s in ("SCHEDULED", "QUEUED", "RUNNING")},
-            "oldestQueuedSeconds": max(0.0, value(name, "QUEUED", "oldest_queued")),
+            **{s.lower(): sum(values(name, s, "jobs")) for s in ("SCHEDULED", "QUEUED", "RUNNING")},
+            "oldestQueuedSeconds": max([0.0, *values(name, "QUEUED", "oldest_queued")]),
             "workers": sum(queues is None or name in queues for queues in serving),
         }
         for name in sorted(names)
