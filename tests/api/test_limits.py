@@ -267,6 +267,14 @@ async def test_keys_that_no_job_can_have_are_refused(
     check_error(response, 422, "invalid_field", "key")
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_key_with_a_question_mark_that_is_not_encoded_is_no_other_key(
+    http: httpx.AsyncClient, method: str
+) -> None:
+    response = await http.request(method, "/api/limits/a?b", json={"maxRunning": 2})
+    check_error(response, 422, "invalid_field", "b")
+
+
 @pytest.mark.parametrize("plural", SCOPES.values())
 async def test_other_methods_are_refused_and_the_right_ones_named(
     http: httpx.AsyncClient, plural: str

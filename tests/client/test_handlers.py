@@ -239,12 +239,25 @@ def test_a_function_that_cannot_be_a_handler_is_refused_by_name(
 
 @pytest.mark.parametrize(
     "options",
-    [{"queue": "a b"}, {"priority": 101}, {"max_attempts": 0}, {"timeout": 0}, {"timeout": "5m"}],
+    [
+        {"queue": "a b"},
+        {"priority": 101},
+        {"max_attempts": 0},
+        {"timeout": 0},
+        {"timeout": "5m"},
+        {"max_per_key": 0},
+        {"max_per_key": True},
+    ],
 )
 def test_options_out_of_bounds_are_refused_when_registering(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"test_handlers\.nothing") as caught:
         Handler("k", nothing, **options)
     assert caught.value.fields.keys() == options.keys()
+
+
+def test_the_cap_of_a_key_is_one_of_a_kind_s_defaults() -> None:
+    assert Handler("k", nothing, max_per_key=3).defaults["max_per_key"] == 3
+    assert Handler("k", nothing).defaults["max_per_key"] is None
 
 
 def test_timeout_may_be_a_timedelta() -> None:

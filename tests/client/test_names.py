@@ -23,7 +23,7 @@ app = JobQ()
 @app.job("email.welcome", max_attempts=5, timeout=timedelta(seconds=30))
 async def welcome(to: str, copies: int = 1) -> None: ...
 
-@app.job("report.build", queue="slow")
+@app.job("report.build", queue="slow", max_per_key=3)
 def build(ctx: Context, month: str) -> dict[str, int]:
     return {month: 1}
 

@@ -172,6 +172,10 @@ def test_kinds_that_are_already_so_are_not_written_again(conn: Conn) -> None:
     after = conn.execute("SELECT kind, xmin::text FROM jobq.kind ORDER BY kind").fetchall()
     assert after[0] == before[0]
     assert after[1] != before[1]
+    run_sync(conn, STORE.upkeep.register_kinds([{**kinds[0], "max_per_key": 2}]))
+    assert one(conn, "SELECT max_per_key FROM jobq.kind WHERE kind = 'a'") == (2,)
+    run_sync(conn, STORE.upkeep.register_kinds([kinds[0]]))
+    assert one(conn, "SELECT max_per_key FROM jobq.kind WHERE kind = 'a'") == (None,)
 
 
 def test_workers_are_listed_until_they_leave_or_their_beats_stop(conn: Conn) -> None:

@@ -193,8 +193,9 @@ def _name(request: Request, scope: str) -> str:
 
     Raises:
         InvalidLimit: nothing can be called so.
-        HttpError: 422, it is no UTF-8.
+        HttpError: 422, it is no UTF-8, or a `?` in it was not encoded.
     """
+    query(request, ())
     try:
         unquote_to_bytes(request.scope["raw_path"]).decode()
     except UnicodeDecodeError:
