@@ -33,6 +33,7 @@ def everything(store: Store, conn: Conn) -> None:
     run_sync(conn, store.upkeep.make_partitions(15))
     _run_jobs(store, conn)
     _look(store, conn)
+    _run_limited(store, conn)
     _limit(store, conn)
     run_sync(conn, store.upkeep.leave("w"))
     assert run_sync(conn, store.upkeep.expire_keys(0.0, 10)) == 2
@@ -84,6 +85,35 @@ def _run_jobs(store: Store, conn: Conn) -> None:
         conn, store.runs.fail([Outcome(permanent, Verdict.PERMANENT, error="e")], 1.0, 1.0)
     )
     assert run_sync(conn, store.jobs.cancel([permanent.id], KEEP_PAYLOAD)), "dismissed"
+
+
+def _run_limited(store: Store, conn: Conn) -> None:
+    """A job under every kind of limit, and the upkeep of what is held and of slots."""
+    rate = {"rate_limit": 100, "rate_period": 60.0, "rate_burst": 10}
+    for scope, name in (
+        ("tenant", "default"),
+        ("queue", "default"),
+        ("kind", "limited"),
+        ("key", "k"),
+    ):
+        run_sync(conn, store.limiters.set_limiter(scope, name, {"max_running": 1, **rate}))
+    first, second = (
+        run_sync(conn, store.enqueue.enqueue(NewJob("limited", concurrency_key="k"))).job.id
+        for _ in range(2)
+    )
+    run_sync(conn, store.limiters.set_limiter("tenant", "default", {"max_running": 2}))
+    run_sync(conn, store.limiters.set_limiter("queue", "default", {"max_running": 2}))
+    share = [Share(100, [Span(LANE)])]
+    claimed = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS))
+    assert [found.id for found in claimed.jobs] == [first]
+    assert [(b.id, b.reason, b.held) for b in claimed.blocked] == [(second, "kind_cap", True)]
+    assert run_sync(conn, store.upkeep.review_held("", 10)).moved == 0
+    assert run_sync(conn, store.upkeep.heal_slots(10)) == 0
+    assert run_sync(conn, store.runs.complete([Outcome(claimed.jobs[0].claim, Verdict.SUCCESS)]))
+    (found,) = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS)).jobs
+    assert found.id == second
+    assert run_sync(conn, store.runs.complete([Outcome(found.claim, Verdict.SUCCESS)]))
+    assert run_sync(conn, store.upkeep.expire_slots(10)) == 1
 
 
 def _by_sql(store: Store, conn: Conn) -> int:

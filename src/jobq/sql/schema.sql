@@ -652,18 +652,18 @@ BEGIN
             ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         ELSE
             SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at INTO next FROM {schema}.job j
-            WHERE j.held_by = reason AND j.tenant > last_tenant
+            WHERE j.held_by = reason AND j.tenant > after_tenant
             ORDER BY j.tenant, j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
         IF next.id IS NOT NULL THEN
             UPDATE {schema}.job j SET held_by = NULL WHERE j.id = next.id;
             moved := moved + {schema}.startable(next.queue, next.tenant, CASE WHEN of_key THEN next.kind END)::integer;
-            last_tenant := next.tenant;
+            last_tenant := next.tenant; after_tenant := next.tenant;
             lanes := lanes || {schema}.lane_token(next.queue, next.tenant, next.priority);
             dues := dues || next.run_at;
         ELSE
-            EXIT WHEN of_key OR last_tenant = '';
-            last_tenant := '';
+            EXIT WHEN of_key OR after_tenant = '';
+            after_tenant := '';
         END IF;
     END LOOP;
     PERFORM {schema}.announce(lanes, dues, dues);
