@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ from tests.store.support import (
 )
 
 from jobq.db import Conn
-from jobq.model import Claim, Lane, Verdict
-from jobq.store import BEGINNING, Call, Share, Span
+from jobq.model import Claim, JobStatus, Lane, Verdict
+from jobq.store import BEGINNING, Call, Facts, Share, Span
 
 #: Pairs, jobs or lanes that a statement is about.
 BATCH = 200
@@ -51,6 +52,8 @@ INSERT INTO jobq.job_archive (id, class, status, finished_at, kind, queue, tenan
 SELECT 1000000 + g, CASE WHEN g % 2 = 0 THEN 'done' ELSE 'dead' END, CASE WHEN g % 2 = 0 THEN 'DONE' ELSE 'DEAD' END,
        now(), 'k', 'default', 'default', 0, 1, now(), now(), {LEASE}, '{{}}'
 FROM generate_series(1, 100000) g;
+INSERT INTO jobq.worker (id, host, pid, version, kinds, slots, express, expires_at)
+VALUES ('w', 'h', 1, '1', '{{k}}', 20, 2, now() + interval '1 day');
 """
 #: Ids of `FILL`: of jobs that run, that wait, and of those that ended.
 RUNNING = [1 + 5 * n for n in range(BATCH)]
@@ -91,6 +94,11 @@ ENGINE: dict[str, Callable[[int], Call[Any]]] = {
     "promote": lambda n: STORE.upkeep.promote(BEGINNING, n),
     "expire_keys": lambda n: STORE.upkeep.expire_keys(3600.0, n),
 }
+_WAITS = Facts(
+    id=WAITING, kind="k", queue="default", tenant="tenant7", priority=0, status=JobStatus.QUEUED, attempts=0,
+    max_attempts=5, run_at=datetime.now(UTC), started_at=None, finished_at=None, worker=None, lease_until=None,
+    cancel_requested=False, last_error=None, now=datetime.now(UTC), alive=1, serving=1, knowing=1,
+)  # fmt: skip
 #: Statements of the API and of people.
 CLIENT: dict[str, Callable[[int], Call[Any]]] = {
     "find_job": lambda n: STORE.jobs.find_job(WAITING),
@@ -99,13 +107,15 @@ CLIENT: dict[str, Callable[[int], Call[Any]]] = {
     "cancel": lambda n: STORE.jobs.cancel(RUNNING[: n // 2] + FINISHED[: n // 2], KEEP_PAYLOAD),
     "retry": lambda n: STORE.jobs.retry(DEAD),
     "retry_waiting": lambda n: STORE.jobs.retry(2),
+    "why": lambda n: STORE.why.why(WAITING),
+    "ahead": lambda n: STORE.why.ahead(_WAITS, n),
 }
 #: Those that, of a partition which was never analysed, may sort all jobs asked for.
 LISTS: dict[str, Callable[[int], Call[Any]]] = {
     "list_dead_jobs": lambda n: STORE.jobs.list_jobs(most=n, statuses=["DEAD"]),
 }
 #: Those that walk all running jobs: no more of them than a fleet has slots.
-WALKS = {"claims_of_lease"}
+WALKS = {"ahead", "claims_of_lease"}
 
 
 @dataclass
