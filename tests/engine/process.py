@@ -47,6 +47,11 @@ async def nap(ctx: Context, seconds: float = 0.0) -> str:
     return "slept"
 
 
+async def rest(seconds: float) -> None:
+    """Take some time, and tell nobody."""
+    await asyncio.sleep(seconds)
+
+
 async def block(ctx: Context, seconds: float) -> None:
     """Block the event loop."""
     witness(ctx, "start")
@@ -83,7 +88,8 @@ def die(ctx: Context) -> None:
 async def main(changes: dict[str, Any]) -> None:
     """Work until SIGTERM."""
     worker = Worker(
-        settings(URL, **changes), handlers(nap=nap, block=block, nest=nest, spin=spin, die=die)
+        settings(URL, **changes),
+        handlers(nap=nap, rest=rest, block=block, nest=nest, spin=spin, die=die),
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     recorded = await worker.run()

@@ -6,58 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
 
 import pytest
-from tests.engine.process import WITNESS
+from tests.engine.fleet import Fleet
 from tests.engine.support import Jobs, until
-
-
-class Fleet:
-    """Worker processes on one database."""
-
-    def __init__(self, url: str, jobs: Jobs, folder: Any) -> None:
-        self._url, self._jobs, self._folder = url, jobs, folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        jobs.conn.execute(WITNESS)
-
-    async def start(self, **changes: Any) -> subprocess.Popen[bytes]:
-        """Start a worker and wait until it says so."""
-        command = [sys.executable, "-m", "tests.engine.process", self._url, json.dumps(changes)]
-        with (self._folder / f"worker-{len(self.processes)}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self.processes.append(process)
-        await until(lambda: b"worker started" in self.log(process) or process.poll() is not None)
-        assert process.poll() is None, self.log(process).decode()
-        return process
-
-    def log(self, process: subprocess.Popen[bytes]) -> bytes:
-        """What a worker has written so far."""
-        return (self._folder / f"worker-{self.processes.index(process)}.log").read_bytes()  # type: ignore[no-any-return]
-
-    def starts(self, what: str = "start") -> Counter[int]:
-        """How often each job was started (or ended)."""
-        rows = self._jobs.conn.execute("SELECT job_id FROM witness WHERE what = %s", (what,))
-        return Counter(row["job_id"] for row in rows)
-
-    def end(self) -> None:
-        """Kill what still runs."""
-        for process in self.processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-@pytest.fixture
-def fleet(database_url: str, jobs: Jobs, tmp_path: Any) -> Iterator[Fleet]:
-    """Worker processes that are gone when the test ends."""
-    made = Fleet(database_url, jobs, tmp_path)
-    yield made
-    made.end()
 
 
 async def test_three_workers_run_two_hundred_jobs_exactly_once_each(

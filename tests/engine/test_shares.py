@@ -1,93 +1,233 @@
-"""Slots and shares with real workers: no pool runs more than its slots, no flood keeps the others waiting."""
+"""Shares of worker time that tenants get from real workers: one in this process, and a fleet of four processes."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
+import pytest
+from tests.engine.fleet import Fleet
+from tests.engine.process import rest
 from tests.engine.support import Jobs, handlers, until, working
 
-from jobq.engine.pool import QueueSpec
+from jobq.engine.runner import Run
 from jobq.engine.worker import Worker
+from jobq.sql import Statements
+from jobq.store import LimiterStore, run_sync
+
+#: How far shares may be from what the weights say.
+TOLERANCE = 0.05
+#: Worker seconds that pass in a poll interval, and some more: by then every worker knows a change.
+SOON = 2.0
+#: Worker seconds over which shares are measured: hundreds of jobs.
+LONG_ENOUGH = 3.0
+
+#: Jobs of a backlog that lasts.
+MANY = 4000
+
+Service = dict[str, float]
 
 
-async def test_a_queue_with_slots_of_its_own_uses_no_more_and_unserved_queues_wait(
-    database_url: str, jobs: Jobs
+class Crew(Protocol):
+    """Workers that tell how long they worked for whom."""
+
+    def service(self) -> Service:
+        """Tenant -> worker seconds of its jobs that ended."""
+
+
+class OneWorker:
+    """A worker in this process, asked where it charges its tenants."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._seconds: Service = defaultdict(float)
+        self._ended = worker.active.runner.ended
+        worker.active.runner.ended = self._count
+
+    def service(self) -> Service:
+        """What was counted so far."""
+        return dict(self._seconds)
+
+    def _count(self, run: Run) -> None:
+        self._seconds[run.job.tenant] += time.monotonic() - run.started
+        self._ended(run)
+
+
+class FourProcesses:
+    """Four worker processes, by what they log."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._seconds: Service = defaultdict(float)
+        self._logs = [fleet.log_file(process).open("rb") for process in fleet.processes]
+        self._rest = [b""] * len(self._logs)
+
+    def service(self) -> Service:
+        """What they logged so far."""
+        for index, log in enumerate(self._logs):
+            *lines, self._rest[index] = (self._rest[index] + log.read()).split(b"\n")
+            for line in map(json.loads, lines):
+                if line["event"] == "job finished":
+                    self._seconds[line["tenant"]] += line["duration_ms"] / 1000
+        return dict(self._seconds)
+
+    def close(self) -> None:
+        """Close the logs."""
+        for log in self._logs:
+            log.close()
+
+
+@asynccontextmanager
+async def crew_of(kind: str, url: str, fleet: Fleet) -> AsyncIterator[Crew]:
+    """Workers with four slots in one process, or two in each of four."""
+    if kind == "one worker":
+        async with working(url, handlers(rest=rest), concurrency=4, lease_duration=10) as worker:
+            yield OneWorker(worker)
+        return
+    processes = [fleet.launch(concurrency=2, lease_duration=10) for _ in range(4)]
+    for process in processes:
+        await fleet.started(process)
+    crew = FourProcesses(fleet)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture(params=["one worker", "four processes"])
+def crew_kind(request: pytest.FixtureRequest) -> str:
+    """Everything holds for both."""
+    return str(request.param)
+
+
+class Scene:
+    """A crew at work, jobs for it, and what becomes of the shares."""
+
+    def __init__(self, crew: Crew, jobs: Jobs) -> None:
+        self._crew, self.jobs = crew, jobs
+        self._limits = LimiterStore(Statements("jobq"))
+
+    def put(self, count: int, tenant: str, seconds: float, **fields: Any) -> list[int]:
+        """Enqueue jobs that take some seconds each."""
+        return self.jobs.put_many(count, "rest", {"seconds": seconds}, tenant=tenant, **fields)
+
+    def set(self, scope: str, name: str, **change: Any) -> None:
+        """Set a weight, as an operator does."""
+        run_sync(self.jobs.conn, self._limits.set_limiter(scope, name, change))
+
+    async def served(self, seconds: float) -> None:
+        """Wait until the crew has worked so many seconds, from now on."""
+        since = self._since()
+        await until(lambda: sum(since().values()) >= seconds, lambda: str(since()))
+
+    async def shares(self, **weights: float) -> None:
+        """From now on, the tenants get worker time by their weights, within `TOLERANCE`, while all have jobs waiting.
+
+        What differs is bounded (test_fair_bounds.py), so that it is the smaller a part the longer one looks. How long
+        that is depends on the longest job, and a busy machine may make one long.
+        """
+        await self.served(SOON)
+        since = self._since()
+
+        def ratio() -> float:
+            parts = [since().get(name, 0.0) / weight for name, weight in weights.items()]
+            return max(parts) / max(min(parts), 1e-9)
+
+        def seen() -> bool:
+            total = sum(since().values())
+            return total >= LONG_ENOUGH and (ratio() <= 1 + TOLERANCE or total >= 4 * LONG_ENOUGH)
+
+        await until(seen, lambda: str(since()))
+        assert ratio() <= 1 + TOLERANCE, since()
+        waiting = self.jobs.conn.execute(
+            "SELECT DISTINCT tenant FROM jobq.job WHERE status = 'QUEUED'"
+        )
+        assert {row["tenant"] for row in waiting} == weights.keys(), "backlogged to the end"
+
+    def _since(self) -> Callable[[], Service]:
+        before = self._crew.service()
+
+        def since() -> Service:
+            service = self._crew.service()
+            return {name: total - before.get(name, 0.0) for name, total in service.items()}
+
+        return since
+
+
+@pytest.fixture
+async def scene(
+    crew_kind: str, database_url: str, jobs: Jobs, fleet: Fleet
+) -> AsyncIterator[Scene]:
+    """A crew at work."""
+    async with crew_of(crew_kind, database_url, fleet) as crew:
+        yield Scene(crew, jobs)
+        jobs.conn.execute("DELETE FROM jobq.job WHERE status = 'QUEUED'")  # nothing to wait for
+
+
+async def test_a_late_tenant_interleaves_with_a_flood_of_a_thousand_jobs(scene: Scene) -> None:
+    flood = scene.put(1000, "flood", 0.005)
+    await scene.served(0.5)
+    done = scene.jobs.statuses(flood)["DONE"]
+    late = scene.put(40, "late", 0.005)
+    await scene.jobs.finished(late)
+    meanwhile = scene.jobs.statuses(flood)["DONE"] - done
+    assert meanwhile < 200, "about as many as the late tenant's, and some until that was noticed"
+
+
+async def test_three_tenants_take_turns(scene: Scene) -> None:
+    for tenant in "abc":
+        scene.put(MANY, tenant, 0.004)
+    await scene.shares(a=1, b=1, c=1)
+
+
+async def test_a_new_weight_acts_on_the_backlog_while_workers_run(scene: Scene) -> None:
+    for tenant in "ab":
+        scene.put(2 * MANY, tenant, 0.004)
+    await scene.shares(a=1, b=1)
+    scene.set("tenant", "a", weight=3.0)
+    await scene.shares(a=3, b=1)
+
+
+@pytest.mark.parametrize("long", ["a", "b"])
+async def test_weights_hold_where_one_tenants_jobs_take_ten_times_longer(
+    scene: Scene, long: str
 ) -> None:
-    running: dict[str, int] = {"mail": 0, "default": 0}
-    most = dict(running)
-
-    async def work(queue: str) -> None:
-        running[queue] += 1
-        most[queue] = max(most[queue], running[queue])
-        await asyncio.sleep(0)
-        running[queue] -= 1
-
-    queues = [QueueSpec("default"), QueueSpec("mail", 2)]
-    async with working(database_url, handlers(work=work), queues=queues, concurrency=3) as worker:
-        ids = jobs.put_many(40, "work", {"queue": "mail"}, queue="mail", notify=False)
-        ids += jobs.put_many(40, "work", {"queue": "default"}, queue="default")
-        other = jobs.put("work", {"queue": "other"}, queue="other")
-        await jobs.finished(ids)
-        assert worker.running == 0
-    assert most["mail"] <= 2
-    assert most["default"] <= 3
-    assert jobs[other]["status"] == "QUEUED"
+    """They are of one kind, so what is expected of it is wrong for both."""
+    scene.set("tenant", "a", weight=3.0)
+    for tenant in "ab":
+        if tenant == long:
+            scene.put(1000, tenant, 0.02)
+        else:
+            scene.put(2 * MANY, tenant, 0.002)
+    await scene.shares(a=3, b=1)
 
 
-async def test_a_pool_never_runs_more_than_its_slots(database_url: str, jobs: Jobs) -> None:
-    running = most = 0
-
-    async def work() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-
-    async with working(database_url, handlers(work=work), concurrency=7, express_slots=2):
-        ids = [id_ for tenant in "abcdefghij" for id_ in jobs.put_many(30, "work", tenant=tenant)]
-        await jobs.finished(ids)
-    assert most <= 9
-    assert jobs.statuses(ids) == {"DONE": 300}
+async def test_a_weight_for_a_queue_counts_in_that_queue_only(scene: Scene) -> None:
+    """Weights of queues and kinds divide what their jobs are charged, whoever's they are."""
+    scene.set("tenant", "a", queue_weights={"mail": 3.0, "other": 100.0})
+    scene.set("queue", "bulk", weight=0.5)
+    for tenant, queue in (("a", "mail"), ("b", "mail"), ("c", "bulk")):
+        scene.put(MANY, tenant, 0.004, queue=queue)
+    await scene.shares(a=3, b=1, c=0.5)
 
 
-async def test_a_late_tenant_interleaves_with_a_flood(database_url: str, jobs: Jobs) -> None:
-    order: list[str] = []
-
-    async def note(tenant: str) -> None:
-        order.append(tenant)
-
-    jobs.put_many(400, "note", {"tenant": "flood"}, tenant="flood", notify=False)
-    late = jobs.put_many(20, "note", {"tenant": "late"}, tenant="late", notify=False)
-    async with working(database_url, handlers(note=note), concurrency=4):
-        await jobs.finished(late)
-    assert order.index("late") < 60
-    last = max(index for index, tenant in enumerate(order) if tenant == "late")
-    assert last < 150, "the late tenant's jobs did not wait for the flood"
+async def test_an_idle_tenant_banks_nothing(scene: Scene) -> None:
+    scene.put(20, "idle", 0.004)
+    scene.put(2 * MANY, "busy", 0.004)
+    await scene.served(LONG_ENOUGH)
+    scene.put(MANY, "idle", 0.004)
+    await scene.shares(idle=1, busy=1)
 
 
-async def test_the_gauges_of_a_worker_tell_busy_free_and_express_slots(
-    database_url: str, jobs: Jobs
+@pytest.mark.parametrize("spread", ["ten queues", "three priorities"])
+async def test_a_tenant_gets_one_share_however_it_spreads_its_jobs(
+    scene: Scene, spread: str
 ) -> None:
-    leave = asyncio.Event()
-
-    async def work() -> None:
-        await leave.wait()
-
-    async with working(database_url, handlers(work=work), concurrency=2, express_slots=1) as worker:
-        assert gauges(worker) == {"busy": 0, "free": 2, "express": 0}
-        jobs.put_many(3, "work", tenant="flood")
-        await until(lambda: worker.running == 2)
-        assert gauges(worker) == {"busy": 2, "free": 0, "express": 0}
-        jobs.put("work", tenant="quiet")
-        await until(lambda: worker.running == 3)
-        assert gauges(worker) == {"busy": 2, "free": 0, "express": 1}
-        assert jobs.statuses() == {"RUNNING": 3, "QUEUED": 1}, "the flood got no express slot"
-        leave.set()
-
-
-def gauges(worker: Worker) -> dict[str, float]:
-    """The slots of a worker by state, as its metrics show them."""
-    worker.update_metrics()
-    (family,) = [f for f in worker.metrics.registry.collect() if f.name == "jobq_worker_slots"]
-    return {sample.labels["state"]: sample.value for sample in family.samples}
+    if spread == "ten queues":
+        for number in range(10):
+            scene.put(MANY // 10, "spread", 0.004, queue=f"q{number}")
+    else:
+        for priority in (0, 5, 10):
+            scene.put(MANY // 3, "spread", 0.004, priority=priority)
+    scene.put(MANY, "plain", 0.004)
+    await scene.shares(spread=1, plain=1)
