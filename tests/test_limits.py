@@ -33,6 +33,14 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
+def outcome(scope: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The change, or what is wrong with it."""
+    try:
+        return limits.check(scope, body, naming=limits.CAMEL), {}
+    except InvalidLimit as error:
+        return {}, error.fields or {"": ""}
+
+
 @given(
     scope=st.sampled_from(sorted(limits.FIELDS)), body=st.dictionaries(NAMES, SHAPES, max_size=5)
 )
