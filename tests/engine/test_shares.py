@@ -81,9 +81,9 @@ class FourProcesses:
 
 @asynccontextmanager
 async def crew_of(kind: str, url: str, fleet: Fleet) -> AsyncIterator[Crew]:
-    """Workers with four slots in one process, or two in each of four."""
+    """Workers with eight slots in one process, or two in each of four."""
     if kind == "one worker":
-        async with working(url, handlers(rest=rest), concurrency=4, lease_duration=10) as worker:
+        async with working(url, handlers(rest=rest), concurrency=8, lease_duration=10) as worker:
             yield OneWorker(worker)
         return
     processes = [fleet.launch(concurrency=2, lease_duration=10) for _ in range(4)]

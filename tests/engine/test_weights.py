@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from jobq.engine.pool import QueueSpec, make_pools
 from jobq.engine.weights import LEAST, MOST, WeightRow, Weights
 from jobq.sql import Statements
 from jobq.store import LimiterStore, UpkeepStore, run_sync
@@ -48,6 +49,24 @@ def test_ten_thousand_tenants_are_learned_at_once() -> None:
     weights = Weights()
     weights.learn(WeightRow("tenant", f"t{n}", 1.0 + n, {"q": 2.0}) for n in range(10_000))
     assert weights.of("t9999", "x", "k") == 10_000.0
+
+
+def test_a_run_keeps_the_weight_it_was_started_with_and_the_next_has_the_new_one() -> None:
+    weights = Weights()
+    mail, shared = make_pools([QueueSpec("mail", 2), QueueSpec("web")], 4, 0, weights)[::-1]
+    weights.learn([WeightRow("tenant", "acme", 4.0, {"web": 2.0})])
+    runs = [
+        (pool, pool.started("acme", queue, "send"))
+        for pool, queue in ((mail, "mail"), (shared, "web"))
+    ]
+    weights.learn([WeightRow("tenant", "acme", 1.0)])
+    for pool, charge in runs:
+        pool.ended(charge, "send", 8.0)
+    tags = [pool.clock.tenant("acme").finish for pool in (mail, shared)]
+    assert tags == pytest.approx([2.0, 4.0]), (
+        "pools share the weights, and each has a clock of its own"
+    )
+    assert shared.started("acme", "web", "send").weight == 1.0
 
 
 @pytest.fixture
