@@ -26,12 +26,12 @@ def mask(text: str) -> str:
     return _MEMBER.sub(_mask_member, text)
 
 
-def mask_line(line: bytes) -> bytes:
-    """The same for a line of JSON; the many lines without a secret cost next to nothing."""
-    lowered = line.lower()
+def mask_lines(lines: bytes) -> bytes:
+    """The same for lines of UTF-8; the many without a secret cost next to nothing, together less than one by one."""
+    lowered = lines.lower()
     if b"://" in lowered or b"passw" in lowered or b"secret" in lowered:
-        return mask(line.decode()).encode()
-    return line
+        return "\n".join(map(mask, lines.decode().split("\n"))).encode()
+    return lines
 
 
 def _mask_member(found: re.Match[str]) -> str:

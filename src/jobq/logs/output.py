@@ -1,4 +1,7 @@
-"""The way out: whole lines to a descriptor or a stream. Nothing here raises, there is nowhere left to say it."""
+"""The way out: whole lines to a descriptor or a stream, masked here, whoever made them.
+
+Nothing here raises: there is nowhere left to say it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
+
+from jobq.logs.masking import mask_lines
 
 #: Seconds that a terminal or pipe that somebody made non-blocking may stay full before a line is lost.
 PATIENCE = 1.0
@@ -65,6 +70,7 @@ class Descriptor:
             self._write(b"".join(lines))
 
     def _write(self, line: bytes) -> None:
+        line = mask_lines(line)
         with self._lock:
             while line:
                 try:
@@ -97,6 +103,7 @@ class Stream:
         """Write a whole line."""
         if self._stream is None:
             return
+        line = mask_lines(line)
         try:
             in_text = isinstance(self._stream, io.TextIOBase)
             self._stream.write(line.decode() if in_text else line)

@@ -10,19 +10,19 @@ import orjson
 import structlog
 
 from jobq.logs.fields import CURRENT, Fields
-from jobq.logs.masking import SECRET_NAME, mask, mask_line
+from jobq.logs.masking import SECRET_NAME, mask
 from jobq.logs.values import MAX_VALUE, plain, show_exception, text
 
 _JSON_OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 
 def render_json(_logger: Any, method: str, fields: Fields) -> bytes:
-    """One object in a line; called by structlog, as its last processor."""
+    """One object in a line; whoever writes it masks it (jobq.logs.output)."""
     line: dict[str, Any] = {
         "timestamp": datetime.now(UTC),
         "level": method,
-        "logger": fields.pop("logger", None),
-        "event": fields.pop("event", None),
+        "logger": None,  # places; the fields have them
+        "event": None,
         **CURRENT.get(),
         **fields,
     }
@@ -34,7 +34,7 @@ def render_json(_logger: Any, method: str, fields: Fields) -> bytes:
         data = _plain_json(line)
     if len(data) > MAX_VALUE:
         data = _plain_json(line)
-    return mask_line(data)
+    return data
 
 
 def _plain_json(line: dict[str, Any]) -> bytes:

@@ -63,7 +63,7 @@ class _Output:
     """Makes loggers, renders their events and writes the lines."""
 
     def __init__(self, level: int, style: str, stream: IO[Any] | None) -> None:
-        self._class = loggers.logger_class(level)
+        self._class = loggers.logger_class(level, loggers.straight)
         self.render: Callable[[Any, str, Fields], bytes] = render_json
         if style == "console":
             self.render = Console(colors=has_colors(stream))
