@@ -31,6 +31,8 @@ log = logs.get("jobq.worker")
 #: Seconds a coroutine has to end after it was cancelled at its timeout, before its outcome is
 #: recorded without it. Also the grace of the deadline that a claim stamps.
 GRACE = 10.0
+#: Seconds before a run's timeout is watched: most runs have ended by then, and a timer costs as much as a task.
+YOUNG = 0.05
 #: Frames of a traceback kept in the error text.
 MOST_FRAMES = 12
 #: Kinds named to somebody who used one that is unknown.
@@ -100,6 +102,8 @@ class Runner:
     report: Callable[[Claim, str], None]
     _executor: ThreadPoolExecutor | None = field(default=None, init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    #: Runs that started within the last moments.
+    _young: list[Run] = field(default_factory=list, init=False)
 
     def start(self, run: Run) -> None:
         """Start a run; returns at once."""
@@ -107,7 +111,12 @@ class Runner:
             self._loop = asyncio.get_running_loop()
         run.handler = self.handlers.get(run.job.kind)
         run.task = self._loop.create_task(self._run(run))
-        run.timer = self._loop.call_later(run.job.timeout, self._timed_out, run)
+        if run.job.timeout < 2 * YOUNG:
+            self._watch(run)
+            return
+        if not self._young:
+            self._loop.call_later(YOUNG, self._grow_up)
+        self._young.append(run)
 
     def stop(self, run: Run, why: Stop) -> None:
         """Tell a run to stop. A coroutine is cancelled; a thread can only be told.
@@ -129,6 +138,17 @@ class Runner:
         """Give up the threads without waiting for them."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _grow_up(self) -> None:
+        young, self._young = self._young, []
+        for run in young:
+            if not run.settled:
+                self._watch(run)
+
+    def _watch(self, run: Run) -> None:
+        assert self._loop is not None
+        left = run.started + run.job.timeout - time.monotonic()
+        run.timer = self._loop.call_later(max(0.0, left), self._timed_out, run)
 
     async def _run(self, run: Run) -> None:
         run.begun = True
