@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.store.support import LEASE, STORE, Rivals, one, put
+from tests.store.support import LEASE, OTHER_LEASE, STORE, Rivals, claim, complete, one, put
 
 from jobq import limits
 from jobq.db import Conn
+from jobq.model import Claim
 from jobq.store import run_sync
 
 LIMITERS = STORE.limiters
@@ -171,3 +172,16 @@ def test_what_is_paused_is_counted_and_named(undone: Conn) -> None:
 def test_keys_may_be_any_text(undone: Conn, key: str) -> None:
     assert change(undone, "key", key, max_running=4)["key"] == key
     assert [row["name"] for row in run_sync(undone, LIMITERS.list_limiters("key"))] == [key]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "queue", "kind"])
+def test_what_runs_already_counts_under_a_new_cap(undone: Conn, scope: str) -> None:
+    name = {"tenant": "default", "queue": "default", "kind": "test"}[scope]
+    conn = undone
+    running = [put(conn, "RUNNING") for _ in range(3)]
+    waiting = [put(conn, "QUEUED") for _ in range(4)]
+    run_sync(conn, LIMITERS.set_limiter(scope, name, {"max_running": 2}))
+    assert run_sync(conn, claim(OTHER_LEASE)) == []
+    run_sync(conn, complete(Claim(running[0], LEASE), Claim(running[1], LEASE)))
+    conn.execute("UPDATE jobq.job SET held_by = NULL")
+    assert [job.id for job in run_sync(conn, claim(OTHER_LEASE))] == waiting[:1]

@@ -1,6 +1,7 @@
 -- Sets the columns named in `fields` for a tenant, queue, kind or key, and leaves the others as they are; queue_weights is
 -- merged by queue, where null takes one out. The row lock of limiter_version lets changes wait for one another, so a
--- worker that loads what is newer than the version it knows misses none. A rate's bucket starts full and is kept.
+-- worker that loads what is newer than the version it knows misses none. A rate's bucket starts full and is kept;
+-- what runs already counts under a new cap.
 WITH stamp AS (
     UPDATE {schema}.limiter_version SET version = version + 1 RETURNING version
 ), changed AS (
@@ -22,10 +23,10 @@ WITH stamp AS (
         rate_burst = CASE WHEN 'rate_limit' = ANY (%(fields)s::text[]) THEN EXCLUDED.rate_burst ELSE l.rate_burst END,
         paused = CASE WHEN 'paused' = ANY (%(fields)s::text[]) THEN EXCLUDED.paused ELSE l.paused END,
         version = EXCLUDED.version, updated_at = clock_timestamp()
-    RETURNING l.scope, l.name, l.rate_limit, l.rate_burst
+    RETURNING l.scope, l.name, l.max_running, l.rate_limit, l.rate_burst
 ), bucket AS (
     INSERT INTO {schema}.rate_bucket (scope, tokens)
     SELECT scope || ':' || name, coalesce(rate_burst, 1) FROM changed WHERE rate_limit IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-SELECT pg_notify({channel}, 'l') FROM changed
+SELECT pg_notify({channel}, 'l'), CASE WHEN max_running IS NOT NULL THEN {schema}.adopt_runs(scope || ':' || name) END FROM changed

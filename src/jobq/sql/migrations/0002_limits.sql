@@ -70,10 +70,10 @@ ALTER TABLE {schema}.worker ADD COLUMN claim_loop_ok boolean NOT NULL DEFAULT tr
 COMMENT ON COLUMN {schema}.worker.claim_loop_ok IS 'Whether its claim loop moved, at the last heartbeat.';
 
 DROP INDEX {schema}.job_held_idx;
-CREATE INDEX job_held_idx ON {schema}.job (held_by, tenant, priority DESC, run_at, id) WHERE held_by IS NOT NULL;
+CREATE INDEX job_held_idx ON {schema}.job (held_by COLLATE "C", tenant, priority DESC, run_at, id) WHERE held_by IS NOT NULL;
 CREATE INDEX job_key_idx ON {schema}.job (concurrency_key, priority DESC, run_at, id)
     WHERE status = 'QUEUED' AND concurrency_key IS NOT NULL;
-CREATE INDEX job_held_key_idx ON {schema}.job (held_by, priority DESC, run_at, id) WHERE held_by LIKE 'key:%';
+CREATE INDEX job_held_key_idx ON {schema}.job (held_by COLLATE "C", priority DESC, run_at, id) WHERE held_by LIKE 'key:%';
 
 -- Tokens that a rate gains a second. A rate of l jobs per period fills at 0.97 l and holds 0.02 l beyond its burst: within any period
 -- at most l + burst - 1 jobs start, a worker that comes a little late loses nothing, and 0.01 l make up for stamps of rivals
@@ -134,6 +134,22 @@ BEGIN ATOMIC
     ORDER BY wanted.scope, missing.n
     ON CONFLICT DO NOTHING;
 END;
+
+-- Gives slots to runs that hold none although a cap of their tenant, queue or kind counts them: they began before it was set. Their slots
+-- lie beyond the cap, like those of runs that it was lowered under. `only_scope` restricts it.
+CREATE FUNCTION {schema}.adopt_runs(only_scope text) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $function$
+BEGIN
+    INSERT INTO {schema}.cap_slot (scope, n, lease, job_id)
+    SELECT bare.scope, greatest(bare.cap - 1, (SELECT max(s.n) FROM {schema}.cap_slot s WHERE s.scope = bare.scope))
+               + row_number() OVER (PARTITION BY bare.scope ORDER BY bare.id), bare.lease, bare.id
+    FROM (SELECT v.which || ':' || v.name AS scope, rule.max_running AS cap, j.id, j.lease
+          FROM {schema}.job j, LATERAL (VALUES ('tenant', j.tenant), ('queue', j.queue), ('kind', j.kind)) AS v(which, name), LATERAL (
+              SELECT l.max_running FROM {schema}.limiter l
+              WHERE l.scope = v.which AND l.name = v.name AND l.restricts AND l.max_running IS NOT NULL LIMIT 1) rule
+          WHERE j.status = 'RUNNING' AND (only_scope IS NULL OR only_scope = v.which || ':' || v.name)
+            AND NOT EXISTS (SELECT FROM {schema}.cap_slot s WHERE s.job_id = j.id AND s.scope = v.which || ':' || v.name)) bare
+    ON CONFLICT DO NOTHING;
+END $function$;
 
 -- A free slot of a cap, locked. A cap that was lowered counts the runs in slots beyond it: as many of its last free slots
 -- are not to be taken. No rival takes those either, whatever it has seen, so all that run are never more than the cap.
@@ -288,11 +304,11 @@ BEGIN
     WHILE moved < room AND cardinality(lanes) < room + 100 LOOP
         IF of_key THEN
             SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at INTO next FROM {schema}.job j
-            WHERE j.held_by = reason AND j.held_by LIKE 'key:%'
+            WHERE j.held_by = reason COLLATE "C" AND j.held_by LIKE 'key:%'
             ORDER BY j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         ELSE
             SELECT j.id, j.queue, j.tenant, j.kind, j.priority, j.run_at INTO next FROM {schema}.job j
-            WHERE j.held_by = reason AND j.tenant > after_tenant
+            WHERE j.held_by = reason COLLATE "C" AND j.tenant > after_tenant
             ORDER BY j.tenant, j.priority DESC, j.run_at, j.id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
         IF next.id IS NOT NULL THEN
@@ -355,7 +371,7 @@ BEGIN
     END IF;
     FOR i IN 1 .. most LOOP
         previous := reached;
-        SELECT j.id, j.held_by INTO head FROM {schema}.job j WHERE j.held_by > reached ORDER BY j.held_by, j.tenant LIMIT 1;
+        SELECT j.id, j.held_by INTO head FROM {schema}.job j WHERE j.held_by > reached COLLATE "C" ORDER BY j.held_by COLLATE "C", j.tenant LIMIT 1;
         reached := head.held_by;
         EXIT WHEN reached IS NULL;
         SELECT l.rule, l.cap INTO lim FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = head.id AND l.scope = reached;
