@@ -8,34 +8,40 @@ import pytest
 from tests.engine.support import Jobs, handlers, until, working
 
 from jobq.context import Context
+from jobq.engine.worker import Worker
 
 
 @pytest.mark.case("B94")
 async def test_a_retried_job_of_high_priority_is_next_once_it_is_due(
     database_url: str, jobs: Jobs
 ) -> None:
+    order: list[str] = []
+    promoted = asyncio.Event()
+
     async def note() -> None:
-        await asyncio.sleep(0.005)
+        order.append("note")
+        if "flaky" in order:
+            await promoted.wait()
 
     async def flaky(ctx: Context) -> None:
-        if ctx.attempt < 3:
+        order.append("flaky")
+        if ctx.attempt == 1:
             raise ValueError("not yet")
 
-    jobs.put_many(1000, "note", notify=False)
-    async with working(database_url, handlers(note=note, flaky=flaky), concurrency=1):
+    def next_priority(worker: Worker) -> int:
+        lanes = worker.pools[0].table._in_order("default")
+        return lanes[0].lane.priority if lanes else 0
+
+    jobs.put_many(2000, "note", notify=False)
+    async with working(database_url, handlers(note=note, flaky=flaky), concurrency=1) as worker:
         id_ = jobs.put("flaky", priority=10)
+        await until(lambda: order[-2:] == ["flaky", "note"], lambda: str(order))
+        await until(lambda: jobs[id_]["status"] == "QUEUED" and next_priority(worker) == 10)
+        promoted.set()
         await jobs.reach(id_, "DONE")
-        ahead = jobs.conn.execute(
-            "SELECT count(*) AS n FROM jobq.jobs j JOIN jobq.jobs flaky ON flaky.id = %s"
-            " WHERE j.kind = 'note' AND j.started_at BETWEEN flaky.ready_at AND flaky.started_at",
-            (id_,),
-        ).fetchone()
-        assert "QUEUED" in jobs.statuses(), "full load to the end"
-        assert ahead is not None
-        assert ahead["n"] <= 10, (
-            "those that start until it is promoted, and what one claim had taken"
-        )
         jobs.conn.execute("DELETE FROM jobq.job WHERE status = 'QUEUED'")
+    first = order.index("flaky")
+    assert order[first + 1 : first + 3] == ["note", "flaky"], "the next after what had the slot"
 
 
 @pytest.mark.case("B95")
@@ -47,7 +53,7 @@ async def test_quiet_tenants_start_soon_beside_a_flood(database_url: str, jobs: 
     async def flood() -> None:
         nonlocal starts
         starts += 1
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
 
     async def quiet(before: int) -> None:
         passed.append(starts - before)
@@ -72,10 +78,13 @@ async def test_a_stream_of_high_priority_starves_low_jobs_of_its_tenant_and_no_o
     """Strict, as documented; the oldest job of each priority is a metric, `jobq_oldest_queued_age_by_priority_seconds`."""
     order: list[str] = []
 
+    def streams() -> bool:
+        return "other" not in order or len(order) - order.index("other") < 100
+
     async def note(name: str) -> None:
         order.append(name)
-        if name == "high" and order.count("high") < 300:
-            jobs.put("note", {"name": "high"}, priority=100, tenant="a")  # endless, as it seems
+        if name == "high" and streams():
+            jobs.put("note", {"name": "high"}, priority=100, tenant="a")
         await asyncio.sleep(0.001)
 
     async with working(database_url, handlers(note=note), concurrency=2):
@@ -84,9 +93,8 @@ async def test_a_stream_of_high_priority_starves_low_jobs_of_its_tenant_and_no_o
         low = jobs.put("note", {"name": "low"}, tenant="a")
         other = jobs.put("note", {"name": "other"}, tenant="b")
         await jobs.finished([low, other])
-    assert order.count("high") > 200
-    assert order.index("low") > order.count("high") - 20, "only when the stream ended"
-    assert order.index("other") < 120
+    assert order[-1] == "low", "only when the stream has ended"
+    assert order.index("other") < len(order) - 100, "it started while the stream went on"
 
 
 @pytest.mark.parametrize("slots", [1, 4])
