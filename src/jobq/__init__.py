@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from jobq.buckets import time_bucket
 from jobq.context import Context
 from jobq.errors import (
     ConfigurationError,
@@ -46,6 +47,7 @@ __all__ = [
     "UnknownKind",
     "WrongStatus",
     "__version__",
+    "time_bucket",
 ]
 
 

@@ -11,7 +11,7 @@ import jobq
 NAMES = {
     "ConfigurationError", "Context", "DatabaseUnavailable", "IdempotencyConflict", "InvalidJob", "InvalidPayload",
     "Job", "JobNotFound", "JobQ", "JobQError", "JobStatus", "KeyInProgress", "PayloadTooLarge", "PermanentError",
-    "RetryAfter", "SchemaError", "UnknownKind", "WrongStatus", "__version__",
+    "RetryAfter", "SchemaError", "UnknownKind", "WrongStatus", "__version__", "time_bucket",
 }  # fmt: skip
 
 RIGHT = """
