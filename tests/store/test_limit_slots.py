@@ -151,7 +151,6 @@ def test_a_slot_freed_for_a_tenant_or_queue_is_announced(conn: Conn) -> None:
 GONE = {
     "deleted": "DELETE FROM jobq.job WHERE id = %s",
     "queued by hand": "UPDATE jobq.job SET status = 'SCHEDULED', lease = NULL, lease_until = NULL WHERE id = %s",
-    "under another lease": "UPDATE jobq.job SET lease = 7 WHERE id = %s",
 }
 
 
@@ -169,6 +168,16 @@ def test_slots_whose_run_is_gone_are_healed_and_the_next_job_is_put_back(
     assert [slots(undone, scope_of(which)) for which in SCOPES] == [set()] * 4
     assert ids(start(undone)) == [next_]
     assert run_sync(undone, STORE.upkeep.heal_slots(100)) == 0
+
+
+def test_slots_of_a_lease_that_was_replaced_go_to_the_new_one(undone: Conn) -> None:
+    _capped(undone)
+    (id_,) = queued(undone)
+    start(undone)
+    undone.execute("UPDATE jobq.job SET lease = 7")
+    assert run_sync(undone, STORE.upkeep.heal_slots(100)) == 4
+    rows = undone.execute("SELECT scope, lease FROM jobq.cap_slot WHERE job_id = %s", (id_,))
+    assert set(rows) == {(scope_of(which), 7) for which in ("tenant", "queue", "kind")}
 
 
 def test_slots_are_healed_in_bounded_batches(undone: Conn) -> None:
