@@ -22,6 +22,7 @@ PROMISED = (
     "drain_1_process", "drain_2_processes", "idle_pickup_p50", "idle_pickup_p99", "enqueue_8_clients",
     "enqueue_bulk", "crash_recovery_lost", "pinned_horizon", "idle_transactions", "worker_memory_growth",
     "wal_per_job", "many_tenants_claim_p99", "many_tenants_drain",
+    "caps_violations", "serial_key_rate", "uncapped_beside_caps", "rate_used", "rate_most",
     *(f"{prefix}noisy_neighbour_{share}" for prefix in ("", "fifo_") for share in ("p50", "p95", "max")),
     *(f"claim_{strategy}_{n}" for strategy in ("blocking", "skip_locked", "batch10") for n in (1, 2, 4, 8, 16)),
 )  # fmt: skip

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jobq.bench import claims, drain, enqueue, footprint, horizon, noisy, pickup, recovery, tenants
+from jobq.bench import (
+    caps,
+    claims,
+    drain,
+    enqueue,
+    footprint,
+    horizon,
+    noisy,
+    pickup,
+    rates,
+    recovery,
+    tenants,
+)
 from jobq.bench.report import Metric
 from jobq.bench.stage import Benchmark
 from jobq.errors import ConfigurationError
@@ -19,6 +31,8 @@ ALL: tuple[Benchmark, ...] = (
     *horizon.BENCHMARKS,
     *noisy.BENCHMARKS,
     *tenants.BENCHMARKS,
+    *caps.BENCHMARKS,
+    *rates.BENCHMARKS,
 )
 
 

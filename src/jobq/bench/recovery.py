@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,12 +32,13 @@ class Fleet:
     database: Database
     path: str
     stack: ExitStack
+    settings: Mapping[str, Any]
     workers: list[tuple[int, Child]] = field(default_factory=list)
     started: int = 0
 
     def start(self) -> None:
         """Start one more; it need not wait for the others."""
-        child = self.stage.worker(self.database, self.path, self.started, **SETTINGS)
+        child = self.stage.worker(self.database, self.path, self.started, **self.settings)
         self.workers.append((self.started, self.stack.enter_context(child)))
         self.started += 1
         child.send()
@@ -57,12 +58,17 @@ def measure(stage: Stage) -> Mapping[str, Sample]:
     jobs, path = stage.sizes.crash_jobs, stage.path("board")
     board = Board.create(path, jobs)
     with stage.server.database() as database:
-        database.fill([NewJob("work", _payload(i)) for i in range(jobs)])
+        # Attempts enough: whether a job is lost is asked, not how often its worker may die.
+        database.fill([NewJob("work", _payload(i), max_attempts=100) for i in range(jobs)])
         with ExitStack() as stack:
-            fleet = Fleet(stage, database, str(path), stack)
+            fleet = Fleet(stage, database, str(path), stack, SETTINGS)
             for _ in range(WORKERS):
                 fleet.start()
-            _kill_until_done(fleet, board)
+
+            def progress() -> tuple[float, float, str]:
+                return sum(map(bool, board.runs)), jobs, f"jobs, {fleet.started - WORKERS} kills"
+
+            kill_until_done(fleet, board, stage.sizes.kill_period, progress)
         done = database.number("SELECT count(*) FROM jobq.jobs WHERE status = 'DONE'")
         recovered = database.number("SELECT count(*) FROM jobq.jobs WHERE history IS NOT NULL")
     return {
@@ -73,28 +79,34 @@ def measure(stage: Stage) -> Mapping[str, Sample]:
     }
 
 
-def _kill_until_done(fleet: Fleet, board: Board) -> None:
-    """Kill a worker that runs jobs whenever it is time to, until no job is live."""
-    stage, ends = fleet.stage, time.monotonic() + TIMEOUT
-    next_kill = time.monotonic() + stage.sizes.kill_period
+def kill_until_done(
+    fleet: Fleet,
+    board: Board,
+    period: float,
+    progress: Callable[[], tuple[float, float, str]],
+    timeout: float = TIMEOUT,
+) -> None:
+    """Kill a worker that runs jobs every `period` seconds, until no job is live.
+
+    Raises:
+        BenchmarkFailed: that takes longer than `timeout` seconds.
+    """
+    ends, next_kill = time.monotonic() + timeout, time.monotonic() + period
 
     def time_to_kill() -> bool:
         return time.monotonic() >= next_kill and fleet.at_work(board) and fleet.started < PLACES
 
-    def progress() -> tuple[float, float, str]:
-        return sum(map(bool, board.runs)), len(board.runs), f"jobs, {fleet.started - WORKERS} kills"
-
     while not fleet.database.drained():
-        stage.wait(
+        fleet.stage.wait(
             lambda: time_to_kill() or fleet.database.drained(),
             [child for _, child in fleet.workers],
-            timeout=ends - time.monotonic(),
+            timeout=max(0.0, ends - time.monotonic()),
             tick=0.02,
             progress=progress,
         )
         if time_to_kill():
             fleet.replace_oldest()
-            next_kill += stage.sizes.kill_period
+            next_kill = time.monotonic() + period  # on a busy machine kills do not pile up
 
 
 def _payload(i: int) -> str:

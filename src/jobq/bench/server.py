@@ -19,7 +19,7 @@ from jobq.embedded import EmbeddedServer
 from jobq.migrate import migrate
 from jobq.model import NewJob
 from jobq.sql import Statements
-from jobq.store import EnqueueStore, run_sync
+from jobq.store import EnqueueStore, LimiterStore, run_sync
 
 SCHEMA = "jobq"
 PREFIX = "jobq_bench_"
@@ -44,6 +44,11 @@ class Database:
                 while True:
                     call = talk.send(run_sync(self.conn, call))
         self.settle()
+
+    def limit(self, scope: str, name: str, **change: object) -> None:
+        """Set a limit (see `LimiterStore.set_limiter`)."""
+        store = LimiterStore(Statements(SCHEMA))
+        run_sync(self.conn, store.set_limiter(scope, name, change))
 
     def settle(self) -> None:
         """VACUUM, ANALYZE and CHECKPOINT, the last where this role may."""

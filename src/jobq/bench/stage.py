@@ -28,7 +28,7 @@ class Sizes:
     drain_jobs: int = 100_000
     claim_seconds: float = 1.5
     pickups: int = 200
-    polled_pickups: int = 60
+    polled_pickups: int = 30
     enqueue_seconds: float = 3.0
     bulk_jobs: int = 100_000
     crash_jobs: int = 1_000
@@ -42,6 +42,11 @@ class Sizes:
     tenants: int = 10_000
     tenant_jobs: int = 1_000_000
     tenant_seconds: float = 10.0
+    cap_claims: int = 100_000
+    cap_kill_period: float = 4.0
+    serial_jobs: int = 2_000
+    beside_jobs: int = 100_000
+    rate_seconds: float = 10.0
 
 
 #: For a look while developing: a minute or two altogether; the numbers are rough.
@@ -49,6 +54,7 @@ QUICK = Sizes(
     drain_jobs=20_000, claim_seconds=0.3, pickups=40, polled_pickups=10, enqueue_seconds=0.7, bulk_jobs=20_000,
     crash_jobs=300, kill_period=0.7, horizon_seconds=12.0, horizon_window=3.0, idle_seconds=5.0,
     memory_jobs=(20_000, 60_000), flood_jobs=2_000, slow_seconds=2.0, tenants=2_000, tenant_jobs=100_000, tenant_seconds=3.0,
+    cap_claims=10_000, cap_kill_period=1.5, serial_jobs=500, beside_jobs=20_000, rate_seconds=4.0,
 )  # fmt: skip
 
 

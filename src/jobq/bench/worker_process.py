@@ -31,7 +31,8 @@ def handlers(board: Board, place: int) -> dict[str, Handler]:
     """What the worker runs.
 
     `noop` counts its start, `nap` as well, and sleeps a while; `stamp` notes the time of its start, by job, and
-    `work` does all of that.
+    `work` does all of that. `rest` and
+    `rest.capped` sleep and count nothing.
     """
 
     async def noop() -> None:
@@ -39,6 +40,9 @@ def handlers(board: Board, place: int) -> dict[str, Handler]:
 
     async def nap(seconds: float) -> None:
         board.count(place)
+        await asyncio.sleep(seconds)
+
+    async def rest(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def stamp(i: int) -> None:
@@ -52,6 +56,8 @@ def handlers(board: Board, place: int) -> dict[str, Handler]:
     return {
         "noop": Handler("noop", noop),
         "nap": Handler("nap", nap),
+        "rest": Handler("rest", rest),
+        "rest.capped": Handler("rest.capped", rest),
         "stamp": Handler("stamp", stamp),
         "work": Handler("work", work),
     }
