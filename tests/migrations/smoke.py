@@ -17,7 +17,7 @@ from tests.store.support import (
 from jobq import wakeup
 from jobq.db import Conn
 from jobq.model import JobStatus, Lane, NewJob, Outcome, Verdict
-from jobq.store import BEGINNING, Share, Span, run_sync
+from jobq.store import BEGINNING, NO_SLOT, Share, Span, run_sync
 
 _KIND = {"kind": "smoke", "queue": None, "priority": None, "max_attempts": 3, "timeout": None}
 _WORKER = {
@@ -113,7 +113,7 @@ def _run_limited(store: Store, conn: Conn) -> None:
     (found,) = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS)).jobs
     assert found.id == second
     assert run_sync(conn, store.runs.complete([Outcome(found.claim, Verdict.SUCCESS)]))
-    assert run_sync(conn, store.upkeep.expire_slots(10)) == 1
+    assert run_sync(conn, store.upkeep.expire_slots(NO_SLOT, 10)) == (("tenant:default", 1), 1)
 
 
 def _by_sql(store: Store, conn: Conn) -> int:

@@ -26,7 +26,7 @@ from tests.store.support import KEEP_PAYLOAD, OTHER_LEASE, STORE, complete, fail
 from jobq import wakeup
 from jobq.db import Conn
 from jobq.model import Claim, ClaimedJob, Verdict
-from jobq.store import run_sync
+from jobq.store import NO_SLOT, run_sync
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +204,7 @@ def test_slots_of_keys_that_are_not_in_use_are_dropped(undone: Conn) -> None:
     for key in ("done", "waiting", "wide"):
         finish(undone, runs[f"key:{key}"])
     queued(undone, concurrency_key="waiting")
-    assert run_sync(undone, STORE.upkeep.expire_slots(100)) == 2
+    assert _expire(undone) == [1 + 3]
     assert _keys(undone) == {"key:running", "key:waiting", "tenant:acme"}
     (again,) = queued(undone, concurrency_key="done", priority=9)
     assert again in ids(start(undone, *everywhere(undone)))
@@ -216,11 +216,37 @@ def _held_keys(conn: Conn, run: ClaimedJob) -> list[str]:
     return [scope for (scope,) in conn.execute(query, (run.id,))]
 
 
-def test_slots_are_dropped_in_bounded_batches(undone: Conn) -> None:
-    for number in range(5):
+def _expire(conn: Conn, most: int = 100) -> list[int]:
+    """A pass over all slots; how many each statement deleted."""
+    deleted, after = [], NO_SLOT
+    while (found := run_sync(conn, STORE.upkeep.expire_slots(after, most))) is not None:
+        after, many = found
+        deleted.append(many)
+    return deleted
+
+
+def test_slots_are_looked_through_in_bounded_batches(undone: Conn) -> None:
+    for number in range(7):
         queued(undone, concurrency_key=f"k{number}")
-    finish(undone, *start(undone))
-    assert [run_sync(undone, STORE.upkeep.expire_slots(3)) for _ in range(3)] == [3, 2, 0]
+    first, *others = start(undone)
+    finish(undone, *others)
+    assert first.id in slots(undone, "key:k0")
+    assert _expire(undone, 3) == [2, 3, 1]
+    assert _keys(undone) == {"key:k0"}
+
+
+def test_free_slots_beyond_a_cap_that_was_lowered_or_removed_are_dropped(undone: Conn) -> None:
+    for which in ("tenant", "queue", "kind"):
+        limit(undone, which, max_running=5)
+    queued(undone, 5, concurrency_key=None)
+    running = start(undone)
+    limit(undone, "tenant", max_running=2)
+    limit(undone, "queue", max_running=None)
+    finish(undone, *running[:4])
+    assert sum(_expire(undone)) == 2 + 4
+    assert slots(undone, "tenant:acme") == slots(undone, "queue:mail") == {running[4].id}
+    count = "SELECT scope, count(*) FROM jobq.cap_slot GROUP BY scope"
+    assert dict(undone.execute(count)) == {"tenant:acme": 3, "queue:mail": 1, "kind:send": 5}
 
 
 def test_a_gap_among_slots_is_filled(undone: Conn) -> None:

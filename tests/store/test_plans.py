@@ -26,7 +26,7 @@ from tests.store.support import (
 
 from jobq.db import Conn
 from jobq.model import Claim, JobStatus, Lane, Verdict
-from jobq.store import BEGINNING, Call, Facts, Share, Span
+from jobq.store import BEGINNING, NO_SLOT, Call, Facts, Share, Span
 
 #: Pairs, jobs or lanes that a statement is about.
 BATCH = 200
@@ -54,6 +54,7 @@ SELECT 1000000 + g, CASE WHEN g % 2 = 0 THEN 'done' ELSE 'dead' END, CASE WHEN g
 FROM generate_series(1, 100000) g;
 INSERT INTO jobq.worker (id, host, pid, version, kinds, slots, express, expires_at)
 VALUES ('w', 'h', 1, '1', '{{k}}', 20, 2, now() + interval '1 day');
+INSERT INTO jobq.cap_slot (scope, n) SELECT 'key:' || g, 0 FROM generate_series(1, 20000) g;
 """
 #: Ids of `FILL`: of jobs that run, that wait, and of those that ended.
 RUNNING = [1 + 5 * n for n in range(BATCH)]
@@ -93,6 +94,8 @@ ENGINE: dict[str, Callable[[int], Call[Any]]] = {
     "reap_check": lambda n: STORE.upkeep.reap_check(BEGINNING),
     "promote": lambda n: STORE.upkeep.promote(BEGINNING, n),
     "expire_keys": lambda n: STORE.upkeep.expire_keys(3600.0, n),
+    "expire_slots": lambda n: STORE.upkeep.expire_slots(NO_SLOT, n),
+    "heal_slots": STORE.upkeep.heal_slots,
 }
 _WAITS = Facts(
     id=WAITING, kind="k", queue="default", tenant="tenant7", priority=0, status=JobStatus.QUEUED, attempts=0,
@@ -115,7 +118,7 @@ LISTS: dict[str, Callable[[int], Call[Any]]] = {
     "list_dead_jobs": lambda n: STORE.jobs.list_jobs(most=n, statuses=["DEAD"]),
 }
 #: Those that walk all running jobs: no more of them than a fleet has slots.
-WALKS = {"ahead", "claims_of_lease"}
+WALKS = {"ahead", "claims_of_lease", "heal_slots"}
 
 
 @dataclass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jobq import logs
 from jobq.engine.session import Session
 from jobq.migrate import PARTITION_DAYS
-from jobq.store import UpkeepStore
+from jobq.store import NO_SLOT, Slot, UpkeepStore
 
 log = logs.get("jobq.worker")
 
@@ -36,6 +36,8 @@ class Retention:
     succeeded: Callable[[], None]
     #: When the next hourly pass is due (monotonic).
     _due: float = 0.0
+    #: The slot that this minute's pass has reached.
+    _slot: Slot = NO_SLOT
 
     async def step(self) -> float:
         """One batch of what is due; returns seconds until the next: few while something is left."""
@@ -45,12 +47,14 @@ class Retention:
         return PAUSE if left else SLOTS_PERIOD
 
     async def _keep_slots(self) -> bool:
-        """Free slots whose run is gone, drop those of unused keys; whether some are left."""
-        healed = await self.session.run(self.upkeep.heal_slots(BATCH))
-        if healed:
-            log.warning("slots were freed whose jobs run no more", slots=healed)
-        dropped = await self.session.run(self.upkeep.expire_slots(BATCH))
-        return BATCH in (healed, dropped)
+        """Free slots whose run is gone, then drop those that nobody will take; whether some are left to look at."""
+        if self._slot == NO_SLOT:
+            healed = await self.session.run(self.upkeep.heal_slots(BATCH))
+            if healed:
+                log.warning("slots were freed whose jobs run no more", slots=healed)
+        looked = await self.session.run(self.upkeep.expire_slots(self._slot, BATCH))
+        self._slot = NO_SLOT if looked is None else looked[0]
+        return looked is not None
 
     async def _keep_archive(self) -> bool:
         await self.session.run(self.upkeep.make_partitions(PARTITION_DAYS))

@@ -14,13 +14,14 @@ from jobq.store.runs import (
     Share,
     Span,
 )
-from jobq.store.upkeep import LaneHead, Promoted, Reclaimed, UpkeepStore
+from jobq.store.upkeep import NO_SLOT, LaneHead, Promoted, Reclaimed, Slot, UpkeepStore
 from jobq.store.why import Ahead, Facts, Limit, WhyStore
 
 __all__ = [
     "BEGINNING",
     "END_OF_TIME",
     "KEY_WAIT",
+    "NO_SLOT",
     "Ahead",
     "Blocked",
     "Call",
@@ -37,6 +38,7 @@ __all__ = [
     "Reclaimed",
     "RunStore",
     "Share",
+    "Slot",
     "Span",
     "UpkeepStore",
     "WhyStore",

@@ -69,6 +69,17 @@ class ReapCheck:
     expired: bool
 
 
+class Slot(NamedTuple):
+    """A slot of a cap: whose (such as `tenant:acme`), and its number from 0."""
+
+    scope: str
+    n: int
+
+
+#: Comes before every slot.
+NO_SLOT = Slot("", -1)
+
+
 class UpkeepStore:
     """Statements of a worker's own housekeeping."""
 
@@ -144,13 +155,17 @@ class UpkeepStore:
             "heal_slots", self._sql["heal_slots"], {"most": most}, lambda rows: int(rows[0][0])
         )
 
-    def expire_slots(self, most: int) -> Call[int]:
-        """Delete the slots of up to `most` concurrency keys that are not in use; returns of how many."""
+    def expire_slots(self, after: Slot, most: int) -> Call[tuple[Slot, int] | None]:
+        """Delete slots that nobody will take, among the `most` after one.
+
+        Returns:
+            The slot reached, and how many were deleted; None: there are none after it.
+        """
         return Call(
             "expire_slots",
             self._sql["expire_slots"],
-            {"most": most},
-            lambda rows: len({scope for (scope,) in rows}),
+            {"scope": after.scope, "n": after.n, "most": most},
+            lambda rows: (Slot(*rows[0][:2]), int(rows[0][2])) if rows else None,
         )
 
     def weights(self, after: int) -> Call[tuple[int, list[Row]]]:
