@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from jobq.engine.fair import Clock
+from jobq.engine.fair import Clock, CostEstimates
 from jobq.engine.lanes import MODEST_UP_TO, MOST_TENANTS, LaneTable
+from jobq.engine.pool import SlotPool
+from jobq.engine.weights import Weights
 from jobq.model import Claim, ClaimedJob, Lane
 from jobq.store import Blocked, Claimed, LaneHead
 from jobq.wakeup import LanesReady, LimitsChanged, SlotsFreed, scope_token, token
@@ -95,6 +97,27 @@ def test_a_lost_hint_costs_a_poll_at_most() -> None:
     assert plan(made) == {}
     made.ask_again(0, polling=True)
     assert set(plan(made)) == {"acme"}
+
+
+def test_tenants_of_whom_nothing_may_start_let_others_go_first_until_something_starts() -> None:
+    third = Lane("default", "third", 0)
+    made = table(ACME, OTHER, third)
+    pool = SlotPool(1, 1, made, CostEstimates(), Weights())
+    made.clock.end(made.clock.start("third", 10.0), 10.0)
+    asked = []
+    for number in range(3):
+        ((tenant, _),) = pool.plan(MOST_TENANTS)[1]
+        asked.append(tenant)
+        if tenant != "third":
+            lane = Lane("default", tenant, 0)
+            answer(made, [], [left(number, lane, "kind_cap", "kind:k")])
+    assert set(asked[:2]) == {"acme", "other"}
+    assert asked[2] == "third"
+    charge = pool.started("third", "default", "k")
+    assert pool.plan(MOST_TENANTS)[1] != [("third", 1)], "it has a job, so no express slot"
+    answer(made, [job(3, third)], [])
+    pool.ended(charge, "k", 1.0)
+    assert pool.plan(MOST_TENANTS)[1] != [("third", 1)]
 
 
 def test_a_rate_sleeps_until_its_next_token() -> None:

@@ -120,6 +120,9 @@ class LaneTable:
         self._parked: dict[str, set[str]] = defaultdict(set)
         #: Tenant at a limit of its own -> jobs to ask for at once: claiming many to start few is a waste.
         self._modest: dict[str, int] = {}
+        #: Tenants of whom claims met only jobs that may not start, since one last started any: others go first. They are
+        #: charged nothing for that, so that they would be asked first again, as long as they have such jobs.
+        self.barren: set[str] = set()
         self._in_flight = False
         self._turn = count(1)
         self._strange: set[str] = set()
@@ -243,6 +246,9 @@ class LaneTable:
             if taken or not cut:
                 self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
         self._keep_off(claimed.blocked, now)
+        self.barren.update(left.lane.tenant for left in claimed.blocked)
+        if claimed.jobs:
+            self.barren.clear()
         for tenant, _ in plan:
             self._adapt(tenant, claimed)
             self._refresh(tenant)
