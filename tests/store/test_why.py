@@ -172,6 +172,19 @@ def test_at_most_twenty_holders_are_named(undone: Conn) -> None:
     assert (found.taken, found.holders) == (30, ids[:20])
 
 
+@pytest.mark.parametrize(("scope", "name"), [("tenant", "default"), ("key", "k")])
+def test_what_runs_beyond_a_cap_that_was_lowered_is_counted(
+    undone: Conn, scope: str, name: str
+) -> None:
+    limit(undone, scope, name, max_running=30)
+    keyed = {"concurrency_key": "k"} if scope == "key" else {}
+    ids = [put(undone, "QUEUED", **keyed) for _ in range(31)]
+    take(undone, LEASE)
+    limit(undone, scope, name, max_running=1)
+    found = {each.which: each for each in facts(undone, ids[-1]).limits}[scope]
+    assert (found.cap, found.taken, found.holders) == (1, 30, ids[:20])
+
+
 def test_asking_changes_nothing_and_waits_for_nobody(rivals: Rivals) -> None:
     conn = rivals.observer
     work(conn)

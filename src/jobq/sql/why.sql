@@ -6,7 +6,7 @@ SELECT j.id, j.kind, j.queue, j.tenant, j.priority, j.status, j.attempts, j.max_
        l.which, substr(l.scope, length(l.which) + 2) AS name, coalesce((l.rule).paused, false) AS paused, l.cap, slots.taken,
        slots.holders, earlier.jobs AS earlier, earlier.ids AS earlier_ids, (l.rule).rate_limit, (l.rule).rate_period,
        CASE WHEN (l.rule).rate_limit IS NOT NULL
-            THEN (1 - {schema}.tokens_now(l.rule, bucket)) * (l.rule).rate_period / (0.97 * (l.rule).rate_limit) END AS refill
+            THEN (1 - {schema}.tokens_now(l.rule, bucket)) / {schema}.refill(l.rule) END AS refill
 FROM {schema}.jobs j
 CROSS JOIN LATERAL (
     SELECT count(*) AS alive, count(*) FILTER (WHERE serves) AS serving, count(*) FILTER (WHERE serves AND j.kind = ANY (w.kinds)) AS knowing
@@ -19,7 +19,7 @@ LEFT JOIN {schema}.rate_bucket bucket ON bucket.scope = l.scope
 CROSS JOIN LATERAL (
     SELECT count(*) AS taken, (array_agg(s.job_id ORDER BY s.n))[1:20] AS holders
     FROM {schema}.cap_slot s
-    WHERE s.scope = l.scope AND s.n < l.cap AND s.lease IS NOT NULL
+    WHERE s.scope = l.scope AND l.cap IS NOT NULL AND s.lease IS NOT NULL
 ) slots
 -- As others_first sees them, which the claim asks.
 CROSS JOIN LATERAL (
@@ -27,9 +27,9 @@ CROSS JOIN LATERAL (
     FROM (SELECT b.id, b.queue, b.tenant, b.kind, b.priority, b.run_at
           FROM {schema}.job b
           WHERE l.which = 'key' AND b.concurrency_key = waiting.concurrency_key AND b.status = 'QUEUED'
-            AND b.priority >= waiting.priority AND (b.priority > waiting.priority OR (b.run_at, b.id) < (waiting.run_at, waiting.id))
           ORDER BY b.priority DESC, b.run_at, b.id
-          LIMIT l.cap - slots.taken + 20) b
-    WHERE {schema}.startable(b.queue, b.tenant, b.kind)
+          LIMIT greatest(l.cap - slots.taken, 0) + 20) b
+    WHERE (-b.priority, b.run_at, b.id) < (-waiting.priority, waiting.run_at, waiting.id) AND b.run_at <= now()
+      AND {schema}.startable(b.queue, b.tenant, b.kind)
 ) earlier
 WHERE j.id = %(id)s
