@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from jobq.engine.fair import Clock, CostEstimates
+from jobq.engine.fair import Clock
 from jobq.engine.lanes import MODEST_UP_TO, MOST_TENANTS, LaneTable
-from jobq.engine.pool import SlotPool
-from jobq.engine.weights import Weights
 from jobq.model import Claim, ClaimedJob, Lane
 from jobq.store import Blocked, Claimed, LaneHead
 from jobq.wakeup import LanesReady, LimitsChanged, SlotsFreed, scope_token, token
@@ -46,16 +45,20 @@ def left(
     return Blocked(number, lane, at(number), reason, scope, False, retry_in)
 
 
+def held(number: int, lane: Lane) -> Blocked:
+    return Blocked(number, lane, at(number), "kind_cap", "kind:k", True, None)
+
+
 def plan(made: LaneTable, free: int = 10) -> dict[str, int]:
     return dict(made.startable(made.clock.plan(free, MOST_TENANTS)))
 
 
 def answer(made: LaneTable, jobs: list[ClaimedJob], blocked: list[Blocked], now: float = 0) -> None:
-    """A claim for the tenants of these jobs, and its answer."""
-    tenants = dict.fromkeys([*(j.tenant for j in jobs), *(b.lane.tenant for b in blocked)], 10)
-    asked = made.startable(list(tenants.items()))
+    """A claim that asked for just these jobs, and its answer."""
+    met = Counter([*(job.tenant for job in jobs), *(left.lane.tenant for left in blocked)])
+    asked = made.startable(list(met.items()))
     made.shares(asked)
-    made.answered(asked, Claimed(jobs, blocked), 10, now)
+    made.answered(asked, Claimed(jobs, blocked), met.total(), now)
     made.landed()
 
 
@@ -99,25 +102,37 @@ def test_a_lost_hint_costs_a_poll_at_most() -> None:
     assert set(plan(made)) == {"acme"}
 
 
-def test_tenants_of_whom_nothing_may_start_let_others_go_first_until_something_starts() -> None:
+def test_tenants_of_whom_nothing_may_start_sit_out_until_somebody_starts() -> None:
     third = Lane("default", "third", 0)
     made = table(ACME, OTHER, third)
-    pool = SlotPool(1, 1, made, CostEstimates(), Weights())
-    made.clock.end(made.clock.start("third", 10.0), 10.0)
-    asked = []
-    for number in range(3):
-        ((tenant, _),) = pool.plan(MOST_TENANTS)[1]
-        asked.append(tenant)
-        if tenant != "third":
-            lane = Lane("default", tenant, 0)
-            answer(made, [], [left(number, lane, "kind_cap", "kind:k")])
-    assert set(asked[:2]) == {"acme", "other"}
-    assert asked[2] == "third"
-    charge = pool.started("third", "default", "k")
-    assert pool.plan(MOST_TENANTS)[1] != [("third", 1)], "it has a job, so no express slot"
+    clock = made.clock
+    clock.end(clock.start("third", 10.0), 10.0)
+    for lane in (ACME, OTHER):
+        assert next(iter(plan(made, free=1))) != "third", "the others are owed more"
+        answer(made, [], [held(1, lane)])
+    assert plan(made, free=1) == {"third": 1}
     answer(made, [job(3, third)], [])
-    pool.ended(charge, "k", 1.0)
-    assert pool.plan(MOST_TENANTS)[1] != [("third", 1)]
+    assert set(plan(made)) >= {"acme", "other"}
+
+
+def test_who_sat_out_comes_back_at_the_present_and_sets_no_newcomer_back_in_time() -> None:
+    made = table(ACME, OTHER)
+    clock = made.clock
+    for _ in range(100):
+        clock.end(clock.start("other", 1.0), 1.0)
+    answer(made, [], [held(1, ACME)])
+    assert clock.now == 99.0, "the start tag last served"
+    assert made.let_rejoin()
+    assert clock.tenant("acme").finish == 99.0
+
+
+def test_where_all_sit_out_they_are_asked_again() -> None:
+    made = table(ACME, OTHER)
+    answer(made, [], [held(1, ACME), held(2, OTHER)])
+    assert not made.clock.anyone_ready
+    assert made.let_rejoin()
+    assert set(plan(made)) == {"acme", "other"}
+    assert not made.let_rejoin()
 
 
 def test_a_rate_sleeps_until_its_next_token() -> None:

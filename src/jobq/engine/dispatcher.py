@@ -135,6 +135,8 @@ class Dispatcher:
         """Claim for one pool and start what came; whether it is worth trying again at once."""
         pool.table.ask_again(time.monotonic())
         free, planned = pool.plan(MOST_TENANTS)
+        if not planned and pool.table.let_rejoin():
+            free, planned = pool.plan(MOST_TENANTS)
         plan = pool.table.startable(planned)
         if not plan or self._stopped.is_set():
             await asyncio.sleep(0)
@@ -169,7 +171,8 @@ class Dispatcher:
             if _got_nowhere(claimed):
                 pauses = (b.retry_in for b in claimed.blocked if b.retry_in is not None)
                 self._again_at = time.monotonic() + min(pauses, default=FIRST_POLL)
-                return False
+            elif not pool.clock.anyone_ready and pool.table.let_rejoin():
+                return pool.free_express > 0
         return pool.clock.anyone_ready and pool.free_express > 0
 
     async def release_lost(self, *, now: bool = False) -> None:

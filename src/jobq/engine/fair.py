@@ -19,7 +19,7 @@ What the papers need not care for, as their costs are known when a packet starts
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -175,18 +175,14 @@ class Clock:
         """Whether some tenant has jobs that could start."""
         return self._first() is not None
 
-    def plan(
-        self, free: int, most_tenants: int, last: Collection[str] = ()
-    ) -> list[tuple[str, int]]:
+    def plan(self, free: int, most_tenants: int) -> list[tuple[str, int]]:
         """How many jobs each tenant may start now, in the order of their start tags.
 
         Args:
             free: slots to fill.
             most_tenants: how many tenants to name at most.
-            last: tenants who are named where nobody else has jobs, and only there.
         """
-        taken = self._take(most_tenants, lambda tenant: tenant.name not in last, stop=free)
-        taken = taken or self._take(most_tenants, lambda tenant: True, stop=free)
+        taken = self._take(most_tenants, lambda tenant: True, stop=free)
         shares: dict[str, int] = {}
         tags = [(tenant.finish, index) for index, tenant in enumerate(taken)]
         heapq.heapify(tags)
@@ -201,14 +197,9 @@ class Clock:
             self._push(tenant)
         return list(shares.items())
 
-    def plan_express(self, free: int, last: Collection[str] = ()) -> list[tuple[str, int]]:
-        """One job each for tenants that have nothing running, in the order of their start tags; `last` as in `plan`."""
-
-        def quiet(tenant: Tenant) -> bool:
-            return tenant.running == 0
-
-        taken = self._take(free, lambda tenant: quiet(tenant) and tenant.name not in last, free)
-        taken = taken or self._take(free, quiet, stop=free)
+    def plan_express(self, free: int) -> list[tuple[str, int]]:
+        """One job each for tenants that have nothing running, in the order of their start tags."""
+        taken = self._take(free, lambda tenant: tenant.running == 0, stop=free)
         for tenant in taken:
             self._push(tenant)
         return [(tenant.name, 1) for tenant in taken]

@@ -120,9 +120,9 @@ class LaneTable:
         self._parked: dict[str, set[str]] = defaultdict(set)
         #: Tenant at a limit of its own -> jobs to ask for at once: claiming many to start few is a waste.
         self._modest: dict[str, int] = {}
-        #: Tenants of whom claims met only jobs that may not start, since one last started any: others go first. They are
-        #: charged nothing for that, so that they would be asked first again, as long as they have such jobs.
-        self.barren: set[str] = set()
+        #: Tenants of whom a claim met only jobs that may not start: they sit out until somebody's start. They are charged
+        #: nothing for that, so they would be asked first again, as long as they have such jobs, and slots stay empty.
+        self._barren: set[str] = set()
         self._in_flight = False
         self._turn = count(1)
         self._strange: set[str] = set()
@@ -169,6 +169,13 @@ class LaneTable:
     def ask_again(self, now: float, *, polling: bool = False) -> None:
         """Whom a limit kept from starting jobs may try again: where it is time to, or at a poll all but the paused."""
         self._lifted(self.blocks.poll() if polling else self.blocks.due(now))
+
+    def let_rejoin(self) -> bool:
+        """Those who sit out take part again, from the present on; whether there are any."""
+        barren, self._barren = self._barren, set()
+        for tenant in barren:
+            self._refresh(tenant)
+        return bool(barren)
 
     def startable(self, plan: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """A plan of the clock without those whose lanes are all blocked by now, and modest where a limit is near."""
@@ -236,19 +243,21 @@ class LaneTable:
             by_tenant.setdefault(job.tenant, []).append((job.lane, (job.run_at, job.id)))
         for left in claimed.blocked:
             by_tenant.setdefault(left.lane.tenant, []).append((left.lane, (left.run_at, left.id)))
-        met = len(claimed.jobs) + len(claimed.blocked)
+        found = len(claimed.jobs) + len(claimed.blocked)
         last_served = max(
             (i for i, (tenant, _) in enumerate(plan) if tenant in by_tenant), default=-1
         )
         for index, (tenant, most) in enumerate(plan):
             taken = by_tenant.get(tenant, [])
-            cut = met >= free and index >= last_served
+            cut = found >= free and index >= last_served
             if taken or not cut:
                 self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
         self._keep_off(claimed.blocked, now)
-        self.barren.update(left.lane.tenant for left in claimed.blocked)
         if claimed.jobs:
-            self.barren.clear()
+            self.let_rejoin()
+        # (A limit of the tenant's own, or of its queue, is what `blocks` is for.)
+        met = {b.lane.tenant for b in claimed.blocked if b.scope.startswith(("kind:", "key:"))}
+        self._barren.update(met.difference(job.tenant for job in claimed.jobs))
         for tenant, _ in plan:
             self._adapt(tenant, claimed)
             self._refresh(tenant)
@@ -282,7 +291,7 @@ class LaneTable:
     def _refresh(self, tenant: str) -> None:
         """Tell the clock whether a tenant has jobs that could start."""
         lanes = [state.lane for state in self._by_tenant.get(tenant, {}).values() if state.ready]
-        if f"tenant:{tenant}" in self.blocks:
+        if tenant in self._barren or f"tenant:{tenant}" in self.blocks:
             lanes = []
         elif self.blocks:
             blocked = [lane for lane in lanes if f"queue:{lane.queue}" in self.blocks]

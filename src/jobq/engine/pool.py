@@ -58,9 +58,9 @@ class SlotPool:
     def plan(self, most_tenants: int) -> tuple[int, list[tuple[str, int]]]:
         """How many jobs to claim now, and of whom at most how many each."""
         if self.free:
-            return self.free, self.clock.plan(self.free, most_tenants, self.table.barren)
+            return self.free, self.clock.plan(self.free, most_tenants)
         free = min(self.free_express, most_tenants)
-        return free, self.clock.plan_express(free, self.table.barren) if free else []
+        return free, self.clock.plan_express(free) if free else []
 
     def started(self, tenant: str, queue: str, kind: str) -> Charge:
         """A job takes a slot; returns what its tenant was charged, by the weights of this moment."""
