@@ -9,8 +9,8 @@ from time import monotonic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.store.limited import finish, limit, queued, start, tokens
-from tests.store.support import Server, client, new_database, one
+from tests.store.limited import finish, held, limit, queued, review, start, tokens
+from tests.store.support import Server, client, new_database, one, until
 
 from jobq.db import Conn
 
@@ -156,3 +156,13 @@ def test_a_clock_that_was_set_back_costs_no_more_than_the_time_it_lost(
     assert len(start(conn)) == left
     stamp = "SELECT filled_at <= clock_timestamp(), tokens FROM jobq.rate_bucket"
     assert one(conn, stamp) == (True, pytest.approx(0, abs=0.01)), "it fills from now on"
+
+
+def test_jobs_held_for_a_rate_come_back_after_a_clock_was_set_back(conn: Conn) -> None:
+    limit(conn, "kind", rate=(100, 1.0, 1))
+    jobs = queued(conn, 2, concurrency_key=None)
+    assert len(start(conn)) == 1
+    assert set(held(conn)) == set(jobs[1:])
+    conn.execute("UPDATE jobq.rate_bucket SET filled_at = now() + interval '1 year'")
+    until(lambda: review(conn) and not held(conn), "a token came back")
+    assert len(start(conn)) == 1

@@ -741,6 +741,10 @@ BEGIN
             room := least(room, lim.cap - (SELECT count(*) FROM {schema}.cap_slot s WHERE s.scope = reached AND s.lease IS NOT NULL));
         END IF;
         IF (lim.rule).rate_limit IS NOT NULL THEN
+            -- A clock that was set back: the bucket fills from now on. No claim does that while all its jobs are held.
+            UPDATE {schema}.rate_bucket b SET filled_at = clock_timestamp() WHERE b.scope = (
+                SELECT f.scope FROM {schema}.rate_bucket f
+                WHERE f.scope = reached AND f.filled_at > clock_timestamp() FOR UPDATE SKIP LOCKED);
             SELECT {schema}.tokens_now(lim.rule, b) INTO tokens FROM {schema}.rate_bucket b WHERE b.scope = reached;
             IF room > 0 THEN
                 next_in := least(next_in, (floor(tokens) + 1 - tokens) / {schema}.refill(lim.rule));
