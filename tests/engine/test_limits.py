@@ -169,6 +169,22 @@ async def test_a_pause_starts_nothing_lets_what_runs_finish_and_ends_at_once(
         await jobs.finished(waiting)
 
 
+@pytest.mark.parametrize(
+    "end", ["UPDATE jobq.limiter SET paused = false", "DELETE FROM jobq.limiter"]
+)
+@pytest.mark.parametrize("scope", ["tenant", "queue", "kind"])
+async def test_a_pause_that_plain_sql_ends_ends_at_once(
+    database_url: str, jobs: Jobs, scope: str, end: str
+) -> None:
+    floor = Floor()
+    jobs.limit(scope, NAMES[scope], paused=True)
+    async with working(database_url, handlers(work=floor.work), poll_interval=NEVER) as worker:
+        ids = jobs.put_many(3, "work", **CAPPED[scope])
+        await until(lambda: f"{scope}_paused" in _blocked(worker))
+        jobs.conn.execute(end)
+        await jobs.finished(ids)
+
+
 @pytest.mark.parametrize("scope", CAPPED)
 async def test_a_cap_that_is_raised_acts_at_once(database_url: str, jobs: Jobs, scope: str) -> None:
     floor = Floor()

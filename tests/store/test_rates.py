@@ -164,5 +164,5 @@ def test_jobs_held_for_a_rate_come_back_after_a_clock_was_set_back(conn: Conn) -
     assert len(start(conn)) == 1
     assert set(held(conn)) == set(jobs[1:])
     conn.execute("UPDATE jobq.rate_bucket SET filled_at = now() + interval '1 year'")
-    until(lambda: review(conn) and not held(conn), "a token came back")
+    until(lambda: bool(review(conn)) and not held(conn), "a token came back")
     assert len(start(conn)) == 1

@@ -1,16 +1,13 @@
 -- Sets the columns named in `fields` for a tenant, queue, kind or key, and leaves the others as they are; queue_weights is
--- merged by queue, where null takes one out. The row lock of limiter_version lets changes wait for one another, so a
--- worker that loads what is newer than the version it knows misses none. A rate's bucket starts full and is kept;
--- what runs already counts under a new cap.
-WITH stamp AS (
-    UPDATE {schema}.limiter_version SET version = version + 1 RETURNING version
-), changed AS (
+-- merged by queue, where null takes one out. A trigger stamps the row and tells the workers: the row lock of limiter_version
+-- lets changes wait for one another, so a worker that loads what is newer than the version it knows misses none. A rate's bucket
+-- starts full and is kept; what runs already counts under a new cap.
+WITH changed AS (
     INSERT INTO {schema}.limiter AS l (scope, name, weight, queue_weights, max_running, max_per_key, rate_limit, rate_period,
-                                       rate_burst, paused, version)
+                                       rate_burst, paused)
     SELECT %(scope)s, %(name)s, %(weight)s::double precision, nullif(jsonb_strip_nulls(%(queue_weights)s::jsonb), '{{}}'),
            %(max_running)s::integer, %(max_per_key)s::integer, %(rate_limit)s::integer, %(rate_period)s::double precision,
-           %(rate_burst)s::integer, coalesce(%(paused)s::boolean, false), version
-    FROM stamp
+           %(rate_burst)s::integer, coalesce(%(paused)s::boolean, false)
     ON CONFLICT (scope, name) DO UPDATE
     SET weight = CASE WHEN 'weight' = ANY (%(fields)s::text[]) THEN EXCLUDED.weight ELSE l.weight END,
         queue_weights = CASE WHEN %(queue_weights)s::jsonb IS NOT NULL
@@ -29,4 +26,4 @@ WITH stamp AS (
     SELECT scope || ':' || name, coalesce(rate_burst, 1) FROM changed WHERE rate_limit IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-SELECT pg_notify({channel}, 'l'), CASE WHEN max_running IS NOT NULL THEN {schema}.adopt_runs(scope || ':' || name) END FROM changed
+SELECT CASE WHEN max_running IS NOT NULL THEN {schema}.adopt_runs(scope || ':' || name) END FROM changed

@@ -34,6 +34,24 @@ CREATE TABLE {schema}.limiter_version (
 COMMENT ON TABLE {schema}.limiter_version IS 'Counts the changes of limiter; its row lock puts them in order.';
 INSERT INTO {schema}.limiter_version (version) VALUES (0);
 
+-- Whoever changes limiter, and be it by hand, gives the row the next version and tells the workers.
+CREATE FUNCTION {schema}.stamp_limiter() RETURNS trigger LANGUAGE plpgsql AS $function$
+DECLARE
+    stamp bigint;
+BEGIN
+    IF TG_OP = 'UPDATE' AND NEW.version > OLD.version THEN
+        RETURN NEW;  -- of an INSERT ... ON CONFLICT, which has its stamp
+    END IF;
+    UPDATE {schema}.limiter_version v SET version = v.version + 1 RETURNING v.version INTO stamp;
+    PERFORM pg_notify({channel}, 'l');
+    IF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    NEW.version := stamp;
+    RETURN NEW;
+END $function$;
+CREATE TRIGGER stamp_limiter BEFORE INSERT OR UPDATE OR DELETE ON {schema}.limiter FOR EACH ROW EXECUTE FUNCTION {schema}.stamp_limiter();
+
 -- Slots, not counters (docs/fairness.md): a claim takes free rows, and the statement that ends the lease frees them.
 CREATE TABLE {schema}.cap_slot (
     scope  text COLLATE "C" NOT NULL,
