@@ -199,3 +199,16 @@ def test_held_jobs_keep_their_place_in_their_lane(undone: Conn) -> None:
     finish(undone, run)
     assert ids(start(undone, MAIL)) == [jobs[1], *later]
     assert everywhere(undone) == [Lane("mail", "acme", 0)]
+
+
+@pytest.mark.parametrize("cap", [None, 1])
+def test_jobs_that_could_start_are_put_back_however_many_others_lie_before_them(
+    undone: Conn, cap: int | None
+) -> None:
+    limit(undone, "kind", "k", max_running=cap)
+    for number in range(150):
+        limit(undone, "tenant", f"t{number}", paused=True)
+        _hold(undone, "kind:k", 5, kind="k", tenant=f"t{number}")
+    able = _hold(undone, "kind:k", 5, kind="k", tenant="u")
+    moved, _ = review(undone)
+    assert moved == len(able) - len(held(undone).keys() & set(able)) == (cap or 5)

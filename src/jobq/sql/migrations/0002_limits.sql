@@ -308,8 +308,8 @@ END $function$;
 
 -- Puts up to `room` jobs that are held for a reason back into the claim index and announces them: of a key in its order, of a kind
 -- tenant by tenant, beginning after one. One that something else keeps from starting (its tenant is paused, say) is put back
--- as well and takes up no room. Returns how many that could start, and whose came last.
-CREATE FUNCTION {schema}.readmit(reason text, room integer, after_tenant text, OUT moved integer, OUT last_tenant text)
+-- as well and takes up no room. Returns how many that could start, whose came last, and whether more may be held.
+CREATE FUNCTION {schema}.readmit(reason text, room integer, after_tenant text, OUT moved integer, OUT last_tenant text, OUT more boolean)
 LANGUAGE plpgsql AS $function$
 DECLARE
     of_key constant boolean := reason LIKE 'key:%';
@@ -340,6 +340,7 @@ BEGIN
             after_tenant := '';
         END IF;
     END LOOP;
+    more := moved >= room OR cardinality(lanes) >= room + 100;
     PERFORM {schema}.announce(lanes, dues, dues);
 END $function$;
 
@@ -410,15 +411,15 @@ BEGIN
             room := least(room, floor(tokens));
         END IF;
         CONTINUE WHEN room < 1;
-        SELECT r.moved, r.last_tenant INTO back
+        SELECT r.moved, r.last_tenant, r.more INTO back
         FROM {schema}.readmit(reached, room, coalesce((SELECT t.tenant FROM {schema}.turn t WHERE t.held_by = reached), '')) r;
         moved := moved + back.moved;
         IF reached LIKE 'kind:%' THEN
             INSERT INTO {schema}.turn (held_by, tenant) VALUES (reached, back.last_tenant)
             ON CONFLICT (held_by) DO UPDATE SET tenant = EXCLUDED.tenant;
         END IF;
-        IF back.moved = 500 AND lim.cap IS NULL AND (lim.rule).rate_limit IS NULL THEN
-            reached := previous;  -- nothing limits them any more: there may be more
+        IF back.more AND (back.moved < room OR (lim.cap IS NULL AND (lim.rule).rate_limit IS NULL)) THEN
+            reached := previous;  -- nothing limits them any more, or of so many none could start
             EXIT;
         END IF;
     END LOOP;
