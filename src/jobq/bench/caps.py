@@ -32,7 +32,7 @@ BESIDE, REST = (("tenant", "capped"), ("queue", "capped"), ("kind", "rest.capped
 MET = """SELECT count(*) FROM jobq.job WHERE status = 'QUEUED' AND held_by IS NULL
          AND (kind = 'rest.capped' OR concurrency_key IS NOT NULL)"""
 
-TENANTS, QUEUES, KEYS = 8, 4, 40
+TENANTS, QUEUES, KEYS = 8, 4, 8
 #: By scope: some of each are capped, most jobs by more than one of them.
 CAPS = {"tenant:t0": 6, "tenant:t1": 3, "queue:q0": 8, "kind:nap": 16, "key:k0": 3, "key:k1": 2}
 
