@@ -101,6 +101,9 @@ class Dispatcher:
             else:
                 if pause > 0:
                     await _wait(self._wake, pause)
+                else:
+                    # What was just started runs first, and may have freed its slot: one claim for many, not many for one.
+                    await asyncio.sleep(0)
 
     def stop(self) -> None:
         """Claim no more; a claim under way is released when its answer comes."""
