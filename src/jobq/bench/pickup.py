@@ -18,8 +18,10 @@ CONCURRENCY = 10
 SETTLE, TIMEOUT = 1.0, 60.0
 
 
-def waits(stage: Stage, database: Database, worker: Child, path: Path, jobs: int) -> list[float]:
-    """Milliseconds that jobs waited, 20 to 100 ms apart, the worker idle in between."""
+def waits(
+    stage: Stage, database: Database, worker: Child, path: Path, jobs: int
+) -> tuple[list[float], list[float]]:
+    """Milliseconds that jobs waited, 20 to 100 ms apart, the worker idle in between, and that the calls took."""
     board, total = Board(path), jobs + WARM_UP
 
     def started() -> int:
@@ -38,13 +40,14 @@ def waits(stage: Stage, database: Database, worker: Child, path: Path, jobs: int
         time.sleep(SETTLE)
         producer.send()
         stage.wait(lambda: started() == total, both, timeout=TIMEOUT, tick=0.05, progress=progress)
-    return board.waits()[WARM_UP:]
+        calls = [seconds * 1000 for seconds in producer.read()["calls"]]
+    return board.waits()[WARM_UP:], calls
 
 
 def measure(stage: Stage) -> Mapping[str, Sample]:
     """A worker that is woken, and one that polls."""
 
-    def woken() -> list[float]:
+    def woken() -> tuple[list[float], list[float]]:
         path = stage.path("board")
         Board.create(path, stage.sizes.pickups + WARM_UP)
         with stage.server.database() as database:
@@ -56,12 +59,16 @@ def measure(stage: Stage) -> Mapping[str, Sample]:
         Board.create(path, stage.sizes.polled_pickups + WARM_UP)
         with stage.server.database() as database:
             poller = stage.child("poller", url=database.url, board=str(path))
-            return waits(stage, database, poller, path, stage.sizes.polled_pickups)
+            return waits(stage, database, poller, path, stage.sizes.polled_pickups)[0]
 
-    ours, reference = stage.both(woken, polled)
+    (ours, calls), reference = stage.both(woken, polled)
+    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
     return {
-        f"idle_pickup_{name}": Sample(percentile(ours, share), percentile(reference, share))
-        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        **{
+            f"idle_pickup_{name}": Sample(percentile(ours, s), percentile(reference, s))
+            for name, s in shares
+        },
+        "idle_pickup_call_p50": Sample(percentile(calls, 0.5)),
     }
 
 
@@ -74,6 +81,9 @@ BENCHMARKS = (
             Metric("idle_pickup_p50", "ms", _REFERENCE, Budget("value", "<=", 2.0)),
             Metric("idle_pickup_p99", "ms", _REFERENCE, Budget("value", "<=", 6.0)),
             Metric("idle_pickup_max", "ms", _REFERENCE),
+            Metric(
+                "idle_pickup_call_p50", "ms"
+            ),  # of which the enqueue call itself, with its commit
         ),
         measure,
     ),

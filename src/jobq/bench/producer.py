@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -26,12 +27,16 @@ WARM_UP = 5
 
 async def now_and_then(
     enqueue: Callable[[int], Awaitable[object]], board: Board, first: int, last: int
-) -> None:
-    """Enqueue jobs by number, one by one, noting the time just before each call."""
+) -> list[float]:
+    """Enqueue jobs by number, one by one, noting the time just before each call; returns the seconds each call took."""
+    took: list[float] = []
     for i in range(first, last):
         await asyncio.sleep(random.uniform(*GAP))
         board.sent[i] = now()
+        began = time.perf_counter()
         await enqueue(i)
+        took.append(time.perf_counter() - began)
+    return took
 
 
 async def steadily(app: JobQ, board: Board) -> None:
@@ -61,7 +66,7 @@ async def work(url: str, board: Board, jobs: int) -> None:
         await now_and_then(stamped, board, 0, WARM_UP)
         answer(ready=True)
         receive()
-        await now_and_then(stamped, board, WARM_UP, jobs)
+        answer(calls=await now_and_then(stamped, board, WARM_UP, jobs))
 
 
 def main(arguments: Mapping[str, Any]) -> None:
