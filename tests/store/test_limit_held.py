@@ -212,3 +212,30 @@ def test_jobs_that_could_start_are_put_back_however_many_others_lie_before_them(
     able = _hold(undone, "kind:k", 5, kind="k", tenant="u")
     moved, _ = review(undone)
     assert moved == len(able) - len(held(undone).keys() & set(able)) == (cap or 5)
+
+
+@pytest.mark.parametrize("key", [None, "k1"])
+def test_a_flood_is_held_in_large_bites_once_a_claim_starts_nothing(
+    undone: Conn, key: str | None
+) -> None:
+    limit(undone, "kind", max_running=1) if key is None else None
+    flood = queued(undone, 700, concurrency_key=key)
+    other = queued(undone, 1, kind="other", concurrency_key="another")
+    flood += queued(undone, 50, concurrency_key=key)
+    assert ids(start(undone, free=2)) == flood[:1]
+    assert set(held(undone)) == set(flood[1:2]), "of a claim that starts something, what it met"
+    assert start(undone, free=2) == []
+    assert set(held(undone)) == set(flood[1:504])
+    assert start(undone, free=2) == []
+    assert set(held(undone)) == set(flood[1:])
+    assert ids(start(undone, free=2)) == other
+
+
+def test_holding_a_flood_waits_for_nobody(rivals: Rivals) -> None:
+    claimer, person = rivals.session(), rivals.session()
+    limit(claimer, "kind", paused=True)
+    flood = queued(claimer, 10, concurrency_key=None)
+    with person.transaction():
+        person.execute("SELECT FROM jobq.job WHERE id = %s FOR UPDATE", (flood[5],))
+        assert not rivals.waits(claimer, rivals.start(lambda: start(claimer, free=1)))
+        assert set(held(claimer)) == {*flood} - {flood[5]}

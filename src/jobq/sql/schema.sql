@@ -610,6 +610,23 @@ BEGIN
           AND {schema}.startable(b.queue, b.tenant, b.kind));
 END $function$;
 
+-- Holds what lies behind a job that was just held, in its lane and for the same: a flood leaves the claim index in large bites. IS TRUE
+-- keeps the planner from reading all of that index for it, where statistics say that it is empty.
+CREATE FUNCTION {schema}.hold_flood(met bigint, reason text) RETURNS void LANGUAGE sql VOLATILE SET enable_seqscan = off
+BEGIN ATOMIC
+    UPDATE {schema}.job j SET held_by = reason
+    WHERE j.id = ANY (ARRAY(
+        SELECT b.id FROM {schema}.job b
+        WHERE (b.status = 'QUEUED' AND b.held_by IS NULL) IS TRUE AND b.id = ANY (ARRAY(
+            SELECT behind.id FROM {schema}.job f, LATERAL (
+                SELECT n.id, n.kind, n.concurrency_key FROM {schema}.job n
+                WHERE n.status = 'QUEUED' AND n.held_by IS NULL AND n.queue = f.queue AND n.tenant = f.tenant
+                  AND n.priority = f.priority AND (n.run_at, n.id) > (f.run_at, f.id)
+                ORDER BY n.run_at, n.id LIMIT 500) behind
+            WHERE f.id = met AND behind.kind = f.kind AND (reason LIKE 'kind:%' OR behind.concurrency_key = f.concurrency_key)))
+        FOR NO KEY UPDATE SKIP LOCKED));
+END;
+
 -- Which of these jobs, locked by a claim, may not start now, and why. The others hold their slots under the claim's lease and have
 -- taken their tokens.
 CREATE FUNCTION {schema}.admit(new_lease bigint, candidates bigint[])
@@ -623,6 +640,9 @@ DECLARE
     capped text[];  -- scopes that let the job pass, with the slot found there
     slots  integer[];
     rated  text[];
+    vain   boolean := true;  -- whether none of them starts
+    met    bigint;  -- held last, for what holds others behind it as well
+    met_by text;
 BEGIN
     PERFORM {schema}.make_slots(array_agg(l.scope), array_agg(l.cap))
     FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = ANY (candidates) AND l.cap IS NOT NULL;
@@ -654,16 +674,23 @@ BEGIN
             END IF;
         END LOOP;
         IF reason IS NULL THEN
+            vain := false;
             FOR i IN 1 .. cardinality(capped) LOOP
                 UPDATE {schema}.cap_slot s SET lease = new_lease, job_id = c.id WHERE s.scope = capped[i] AND s.n = slots[i];
             END LOOP;
             UPDATE {schema}.rate_bucket b SET tokens = b.tokens - 1 WHERE b.scope = ANY (rated);
         ELSE
             UPDATE {schema}.job j SET held_by = lim.scope WHERE j.id = c.id AND held;
+            IF held AND reason <> 'key_turn' THEN
+                met := c.id; met_by := lim.scope;
+            END IF;
             blocked_id := c.id; blocked_by := lim.scope;
             RETURN NEXT;
         END IF;
     END LOOP;
+    IF vain AND met IS NOT NULL THEN
+        PERFORM {schema}.hold_flood(met, met_by);
+    END IF;
 END $function$;
 
 -- Puts up to `room` jobs that are held for a reason back into the claim index and announces them: of a key in its order, of a kind
