@@ -125,7 +125,6 @@ def test_a_claim_that_meets_the_first_of_a_long_line_touches_few_pages(
 
 #: Pages and seconds that a claim of ten jobs may cost more beside a flood that is held: the entries of what claims
 #: have met stay in the index until VACUUM.
-MORE_PAGES, MORE_SECONDS = 300, 0.001
 CALM = "INSERT INTO jobq.job (kind, run_at) SELECT 'k', now() - interval '1 minute' FROM generate_series(1, 10)"
 FLOOD = """
 INSERT INTO jobq.job (kind, concurrency_key, held_by, run_at)
@@ -144,16 +143,15 @@ def test_a_flood_that_is_held_costs_the_other_jobs_of_its_lane_nothing(
     call = claim(77, 10)
     warm(conn, call)
     conn.execute(CALM)
-    calm = _quickest(conn, call)
+    calm = _cheapest(conn, call)
     conn.execute("DELETE FROM jobq.job")
     conn.execute(FLOOD, {"which": which, "key": "flood" if which == "key" else None})
     while len(held(conn)) < 99_999:
         run_sync(conn, claim(78, 2000))
     conn.execute(CALM)
-    crowded = _quickest(conn, call)
+    crowded = _cheapest(conn, call)
     assert crowded.buffers <= calm.buffers + MORE_PAGES, f"{calm}\n{crowded}"
-    assert crowded.seconds <= calm.seconds + MORE_SECONDS
 
 
-def _quickest(conn: Conn, call: Call[Any]) -> Plan:
-    return min((explain_prepared(conn, call) for _ in range(7)), key=lambda plan: plan.seconds)
+def _cheapest(conn: Conn, call: Call[Any]) -> Plan:
+    return min((explain_prepared(conn, call) for _ in range(7)), key=lambda plan: plan.buffers)
