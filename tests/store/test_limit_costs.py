@@ -123,15 +123,14 @@ def test_a_claim_that_meets_the_first_of_a_long_line_touches_few_pages(
 
 # --- floods ---------------------------------------------------------------------------------------
 
-#: Pages and seconds that a claim of ten jobs may cost more beside a flood that is held: the entries of what claims
-#: have met stay in the index until VACUUM.
 CALM = "INSERT INTO jobq.job (kind, run_at) SELECT 'k', now() - interval '1 minute' FROM generate_series(1, 10)"
 FLOOD = """
 INSERT INTO jobq.job (kind, concurrency_key, held_by, run_at)
 SELECT 'flood', %(key)s, CASE WHEN g > 20000 THEN %(which)s || ':flood' END, now() - interval '1 day' + g * interval '1 us'
 FROM generate_series(1, 100000) g
 """
-#: Entries of the flood that lie in the claim index until VACUUM.
+#: Pages that a claim of ten jobs may cost more beside a flood that is held: the entries of what claims have met
+#: stay in the index until VACUUM.
 MORE_PAGES = 300
 
 
