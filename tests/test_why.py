@@ -75,6 +75,10 @@ WAITING: dict[str, tuple[dict[str, Any], Ahead, Reason, str]] = {
         {"limits": (Limit("queue", "mail", cap=50, taken=50, holders=list(range(1, 21))),)}, IDLE, Reason.QUEUE_CAP,
         "Queue mail may run 50 jobs at once; its slots are held by jobs 1, 2, 3 and 47 more.",
     ),
+    "more than its cap": (
+        {"limits": (CAP._replace(cap=1),)}, IDLE, Reason.TENANT_CAP,
+        "Tenant acme may run 1 job at once; 2 run, jobs 3 and 4.",
+    ),
     "a free slot of its cap": ({"limits": (CAP._replace(taken=1, holders=[3]),)}, IDLE, Reason.NEXT, "Nothing is in its way: it starts now."),
     "another of its key first": (
         {"limits": (KEY._replace(earlier=1, earlier_ids=[6]),)}, IDLE, Reason.KEY_TURN,
@@ -200,7 +204,7 @@ def test_a_running_job_says_where_and_until_when_it_is_held() -> None:
 def test_a_finished_job_says_what_became_of_it(status: str, end: str) -> None:
     found = job(status, finished_at=NOW, attempts=3, last_error="Bad\nluck")
     assert found.reason is Reason.FINISHED
-    assert found.sentence == f"It is {status} since 2026-05-01 12:00:00Z: {end}"
+    assert found.sentence == f"It has been {status} since 2026-05-01 12:00:00Z: {end}"
     assert found.data["lastError"] == ("Bad" if status in ("DEAD", "FAILED") else None)
 
 

@@ -6,7 +6,7 @@ HTTP and the command line share it (docs/fairness.md says what each setting prom
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jobq import fields
@@ -40,7 +40,6 @@ MOST_QUEUES = 1_000
 
 _NO_RATE = {"rate_limit": None, "rate_period": None, "rate_burst": None}
 _RATE = ("limit", "period_seconds", "burst")
-_STOP = "; to stop it, set paused to true"
 
 
 class _Wrong(Exception):
@@ -51,7 +50,13 @@ class _Wrong(Exception):
         self.problems = problems
 
 
-def check(scope: str, given: Mapping[str, Any], *, naming: Naming = SNAKE) -> dict[str, Any]:
+def check(
+    scope: str,
+    given: Mapping[str, Any],
+    *,
+    naming: Naming = SNAKE,
+    stop: str = "set paused to true",
+) -> dict[str, Any]:
     """A change as `LimiterStore.set_limiter` takes it: columns and values, None where it resets.
 
     Args:
@@ -60,13 +65,14 @@ def check(scope: str, given: Mapping[str, Any], *, naming: Naming = SNAKE) -> di
             `rate` is `{"limit", "period_seconds", "burst"}`; `queue` beside `weight` means the weight in
             that queue only.
         naming: how fields are called in errors, by place.
+        stop: what to do instead where a weight or cap of 0 is asked for.
 
     Raises:
         InvalidLimit: `fields` names all that is wrong, with what would be right.
     """
     change: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    named, twice = _named(given)
+    named, twice = _named(given, FIELDS[scope])
     problems |= {_shown(naming, name): "was given twice" for name in twice}
     for name, value in named.items():
         try:
@@ -76,8 +82,8 @@ def check(scope: str, given: Mapping[str, Any], *, naming: Naming = SNAKE) -> di
         except _Wrong as wrong:
             problems |= {_shown(naming, f"{name}.{at}"): why for at, why in wrong.problems.items()}
         except ValueError as error:
-            stop = name in ("weight", "max_running") and value == 0 and "paused" in FIELDS[scope]
-            problems[_shown(naming, name)] = f"{error}{_STOP if stop else ''}"
+            zero = name in ("weight", "max_running") and value == 0 and "paused" in FIELDS[scope]
+            problems[_shown(naming, name)] = f"{error}; to stop it, {stop}" if zero else str(error)
     if "queue" in change:
         problems |= _of_queue(named, naming)
         queue, weight = change.pop("queue"), change.pop("weight", None)
@@ -138,12 +144,14 @@ def _defaults_view(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Values by snake_case name, and names that were there in both spellings."""
+def _named(given: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], set[str]]:
+    """Values by snake_case name (unknown ones as they were given), and names that were there in both spellings."""
     named: dict[str, Any] = {}
     twice: set[str] = set()
     for name, value in given.items():
         snake = re.sub(r"(?<=[a-z])[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+        if snake not in known:
+            snake = name
         if snake in named:
             twice.add(snake)
         named[snake] = value
@@ -233,7 +241,7 @@ def _rate(value: object) -> dict[str, Any]:
         raise ValueError(  # noqa: TRY004 - one class of error for all fields
             'must be an object such as {"limit": 100, "periodSeconds": 60, "burst": 10}'
         )
-    named, twice = _named(value)
+    named, twice = _named(value, _RATE)
     problems = dict.fromkeys(twice, "was given twice")
     problems |= {
         name[:200]: "is no part of a rate; those are limit, periodSeconds, burst"

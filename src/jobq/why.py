@@ -163,10 +163,13 @@ def _passing(facts: Facts) -> Iterator[Why]:
 
 def _capped(limit: Limit, cap: int) -> Why:
     holders = limit.holders or []
+    who = _jobs(holders, limit.taken)
+    # More than may: they ran when the cap was set or lowered.
+    held = f"{'slots are' if cap > 1 else 'slot is'} held by {who}"
+    state = f"{limit.taken} run, {who}" if limit.taken > cap else f"its {held}"
     return Why(
         Reason(f"{limit.which}_cap"),
-        f"{_whose(limit)} may run {_count(cap, 'job')} at once; its {'slots are' if cap > 1 else 'slot is'} held by "
-        f"{_jobs(holders, limit.taken)}.",
+        f"{_whose(limit)} may run {_count(cap, 'job')} at once; {state}.",
         {**_scope(limit), "cap": cap, "running": limit.taken, "heldBy": holders},
     )
 
@@ -313,7 +316,7 @@ def _finished(facts: Facts) -> Why:
             end = f"attempt {facts.attempts} succeeded"
     return Why(
         Reason.FINISHED,
-        f"It is {facts.status} since {_stamp(at)}: {end}.",
+        f"It has been {facts.status} since {_stamp(at)}: {end}.",
         {
             "finishedAt": at, "attempts": facts.attempts, "maxAttempts": facts.max_attempts,
             "lastError": error if facts.status in (JobStatus.DEAD, JobStatus.FAILED) else None,

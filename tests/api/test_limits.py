@@ -159,6 +159,7 @@ WITH_WEIGHT = ("tenant", "queue", "kind")
         (("queue", "kind", "key"), '{"queueWeights": {}}', "queueWeights", "is no setting of a"),
         (("queue", "kind", "key"), '{"weight": 3, "queue": "q"}', "queue", "is no setting of a"),
         (ALL, '{"nothing": 1}', "nothing", "is no setting of a"),
+        (ALL, '{"slotsHeld": 1}', "slotsHeld", "is no setting of a"),
         (ALL, '{"": 1}', "", "is no setting of a"),
         (ALL, '{"rate": 5}', "rate", 'must be an object such as {"limit": 100'),
         (ALL, '{"rate": []}', "rate", "must be an object"),

@@ -151,6 +151,21 @@ async def test_names_in_paths_are_described(http: httpx.AsyncClient) -> None:
             assert described == re.findall(r"{(\w+)}", path)
 
 
+@pytest.mark.parametrize("scope", sorted(limits.FIELDS))
+def test_changes_have_examples_that_are_taken(scope: str) -> None:
+    shape: type[BaseModel] = getattr(limit_models, f"{scope.capitalize()}Change")
+    examples = shape.model_json_schema()["examples"]
+    assert examples
+    for example in examples:
+        assert limits.check(scope, example)
+
+
+async def test_the_page_unfolds_what_its_links_lead_to(http: httpx.AsyncClient) -> None:
+    page = (await http.get("/docs")).text
+    assert set(re.findall(r'href="#(\w+)"', page)) <= set(re.findall(r"<pre id=(\w+)>", page))
+    assert "<code>force</code>" in page
+
+
 def test_a_batch_is_as_large_as_described() -> None:
     schema = models.JobsRequest.model_json_schema()
     assert schema["properties"]["jobs"]["maxItems"] == MAX_BATCH

@@ -196,6 +196,21 @@ def test_a_broken_data_directory_is_a_sentence(dev: Dev, folder: Path) -> None:
     assert "holds no embedded PostgreSQL" in _refused(dev()).out
 
 
+def test_a_database_that_is_away_says_where_it_is_named(dev: Dev) -> None:
+    said = _refused(dev(JOBQ_DATABASE_URL="postgresql://jobq@127.0.0.1:1/db?connect_timeout=2")).out
+    assert "PostgreSQL cannot be reached" in said
+    assert "unset both for an embedded one" in said
+
+
+def test_an_app_of_ones_own_is_not_greeted_with_a_kind_of_the_demo(
+    dev: Dev, folder: Path, empty_database_url: str
+) -> None:
+    (folder / "own.py").write_text("from jobq import JobQ\napp = JobQ()\n")
+    process = dev("--app", "own:app", JOBQ_DATABASE_URL=empty_database_url)
+    process.line(r"curl -s http\S+/api/kinds")
+    assert "email.welcome" not in process.output
+
+
 def test_a_part_that_does_not_come_up_is_named_with_its_last_lines(dev: Dev, folder: Path) -> None:
     (folder / "late.py").write_text(
         "import os\nfrom jobq import JobQ\napp = JobQ()\n"

@@ -96,7 +96,7 @@ def test_all_that_is_set_is_shown_in_words(cli: Run) -> None:
     line = cli("tenants").out.splitlines()[1]
     assert cells(line) == ["acme", "paused, weight 3, weight 0.5 in mail, at most 10, 100 per 1m"]
     cli("kinds", "set", "k", "--max-per-key", "2", "--rate", "5/1s", "--burst", "7")
-    assert cells(cli("kinds").out.splitlines()[1]) == ["k", "2 a key, 5 per 1s (7 at once)"]
+    assert cells(cli("kinds").out.splitlines()[1]) == ["k", "2 per key, 5 per 1s (burst 7)"]
     assert "2 at once" in cli("kinds", "show", "k").out
 
 
@@ -116,7 +116,7 @@ def test_tenants_with_large_backlogs_and_kinds_that_workers_know_are_listed(
     with connect_sync(database_url) as conn:
         run_sync(conn, STORE.upkeep.register_kinds([{**kind, "max_per_key": 2}]))
     assert cells(cli("kinds").out.splitlines()[1]) == ["known", "q", "7", "3", "1m30s"]
-    assert "a key       2 at once" in cli("kinds", "show", "known").out
+    assert "per key     2 at once" in cli("kinds", "show", "known").out
 
 
 def test_a_list_is_paged(cli: Run) -> None:
@@ -127,7 +127,10 @@ def test_a_list_is_paged(cli: Run) -> None:
     assert page.err == "there are more: --after 'b'\n"
     rest = shown(cli, "tenants", "list", "--limit", "2", "--after", "b")
     assert ([each["tenant"] for each in rest["tenants"]], rest["nextCursor"]) == (["c"], None)
-    assert cli("limits").err == "no such keys\n"
+    assert cli("limits").err == "no concurrency keys with limits\n"
+    assert (
+        cli("tenants", "list", "--after", "c").err == "no more tenants with limits or QUEUED jobs\n"
+    )
 
 
 def test_queues_show_what_is_set_for_them(cli: Run) -> None:
@@ -180,17 +183,17 @@ def test_wrong_usage_ends_with_2_and_says_why(cli: Run, arguments: list[str], pr
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["tenants", "set", "t", "--weight", "0"], "--weight must be a number from 0.0001 to 1,000,000; to stop it"),
+        (["tenants", "set", "t", "--weight", "0"], "--weight must be a number from 0.0001 to 1,000,000; to stop it, run jobq tenants pause t"),
         (["tenants", "set", "t", "--weight", "-1"], "--weight must be a number"),
         (["tenants", "set", "t", "--weight", "nan"], "--weight must be a number"),
         (["tenants", "set", "t", "--weight", "inf"], "--weight must be a number"),
         (["tenants", "set", "t", "--queue", "mail"], "--queue says where --weight holds: give both"),
         (["tenants", "set", "t", "--weight", "2", "--queue", "a b"], "--queue must be 1 to 128 characters"),
-        (["kinds", "set", "k", "--max-running", "0"], "--max-running must be a whole number from 1 to 10,000; to stop it"),
+        (["kinds", "set", "k", "--max-running", "0"], "--max-running must be a whole number from 1 to 10,000; to stop it, run jobq kinds pause k"),
         (["kinds", "set", "k", "--max-per-key", "0"], "--max-per-key must be a whole number"),
         (["limits", "set", "k", "--max-running", "10001"], "--max-running must be a whole number"),
-        (["queues", "set", "q", "--rate", "0/1m"], "--rate must be a whole number"),
-        (["queues", "set", "q", "--rate", "5/0s"], "--rate must be a number from 0.001"),
+        (["queues", "set", "q", "--rate", "0/1m"], "the limit of --rate must be a whole number"),
+        (["queues", "set", "q", "--rate", "5/0s"], "the period of --rate, in seconds, must be a number from 0.001"),
         (["queues", "set", "q", "--rate", "5/1s", "--burst", "0"], "--burst must be a whole number"),
         (["queues", "set", "a b", "--weight", "2"], "queue must be 1 to 128 characters"),
         (["queues", "pause", "a b"], "queue must be 1 to 128 characters"),

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 _DESCRIPTIONS = {
     400: "The body is no JSON",
     404: "No such job",
-    409: "Wrong status or key conflict",
+    409: "Wrong status, key conflict, or busy",
     413: "The body or the payload is too large",
     415: "Not application/json",
     422: "A bad or unknown field",
@@ -144,7 +144,7 @@ def _operations(description: Json) -> Iterator[str]:
         for method, operation in methods.items():
             yield (
                 f"<details><summary><h2><span class=method>{escape(method.upper())}</span>{escape(path)}</h2> "
-                f"{escape(operation.get('description', ''))}</summary>"
+                f"{_text(operation.get('description', ''))}</summary>"
             )
             yield from _parameters(operation.get("parameters", []))
             if "requestBody" in operation:
@@ -158,7 +158,7 @@ def _parameters(found: list[Json]) -> Iterator[str]:
     if found:
         rows = (
             f"<tr><td><code>{escape(item['name'])}</code><td>{escape(item['in'])}"
-            f"<td>{escape(item.get('description', ''))}"
+            f"<td>{_text(item.get('description', ''))}"
             for item in found
         )
         yield f"<h3>Parameters</h3><table>{''.join(rows)}</table>"
@@ -176,5 +176,10 @@ def _schema(holder: Json) -> str:
 
 def _shapes(description: Json) -> Iterator[str]:
     for name, schema in description.get("components", {}).get("schemas", {}).items():
-        yield f"<details id={escape(name)}><summary><h2>{escape(name)}</h2></summary>"
-        yield f"<pre>{escape(json.dumps(schema, indent=2))}</pre></details>"
+        yield f"<details><summary><h2>{escape(name)}</h2></summary>"
+        # Its name is in there, as a link to what is folded unfolds it.
+        yield f"<pre id={escape(name)}>{escape(json.dumps(schema, indent=2))}</pre></details>"
+
+
+def _text(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))

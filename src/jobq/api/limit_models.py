@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from jobq import limits
 from jobq.api.models import Name, Shape
@@ -27,12 +27,16 @@ class Rate(Shape):
 class KeyChange(Shape):
     """A change for a concurrency key. What is left out stays, null resets."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"maxRunning": 4}]})
+
     max_running: Cap | None = Field(default=None, description="Jobs that run at once.")
     rate: Rate | None = None
 
 
 class QueueChange(KeyChange):
     """A change for a queue. What is left out stays, null resets."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"paused": True}]})
 
     weight: Weight | None = Field(
         default=None, description="A job is charged its run time divided by the weights it has."
@@ -43,6 +47,8 @@ class QueueChange(KeyChange):
 class KindChange(QueueChange):
     """A change for a kind. What is left out stays, null resets."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"maxPerKey": 2}]})
+
     max_per_key: Cap | None = Field(
         default=None, description="Cap of its jobs' concurrency keys that have none of their own."
     )
@@ -50,6 +56,15 @@ class KindChange(QueueChange):
 
 class TenantChange(QueueChange):
     """A change for a tenant. What is left out stays, null resets."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"weight": 3, "maxRunning": 10, "rate": {"limit": 100, "periodSeconds": 60}},
+                {"weight": 5, "queue": "mail", "rate": None},
+            ]
+        }
+    )
 
     queue: Name | None = Field(default=None, description="Beside weight: the weight in this queue.")
     queue_weights: (

@@ -20,7 +20,7 @@ from jobq.cli.supervisor import Supervisor
 from jobq.cli.terminal import Terminal
 from jobq.config import Settings, parse_address
 from jobq.embedded import DEFAULT_DATA_DIR, EmbeddedServer
-from jobq.errors import ConfigurationError
+from jobq.errors import ConfigurationError, DatabaseUnavailable
 
 #: Seconds that the address may stay taken by what a killed `jobq dev` left, which is about to notice.
 ADDRESS_WAIT = 3.0
@@ -107,7 +107,14 @@ class _Dev:
             server = EmbeddedServer(DEFAULT_DATA_DIR)
             server.start()
             self._server, url = server, server.url()
-        migrate.ensure(url, self._settings.schema_, auto=self._settings.auto_migrate)
+        try:
+            migrate.ensure(url, self._settings.schema_, auto=self._settings.auto_migrate)
+        except DatabaseUnavailable as error:
+            if self._server is not None:
+                raise
+            raise DatabaseUnavailable(
+                f"{error}; this database comes from JOBQ_DATABASE_URL or DATABASE_URL: unset both for an embedded one"
+            ) from None
         return url
 
     def _stop_database(self, supervisor: Supervisor) -> None:
@@ -137,6 +144,11 @@ class _Dev:
     def _banner(self, url: str, seconds: float) -> str:
         host, port = parse_address(self._settings.http_addr)
         base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        example = [
+            f"  curl -s -X POST {base}/api/jobs -H 'Content-Type: application/json' \\",
+            """    -d '{"kind":"email.welcome","payload":{"to":"a@b.com"}}'""",
+        ]
+        own = self._settings.app not in (None, DEMO)
         return "\n".join(
             [
                 f"jobq is ready after {seconds:.1f}s; Ctrl-C stops it.",
@@ -146,8 +158,7 @@ class _Dev:
                 "",
                 "Try, in another terminal:",
                 "",
-                f"  curl -s -X POST {base}/api/jobs -H 'Content-Type: application/json' \\",
-                """    -d '{"kind":"email.welcome","payload":{"to":"a@b.com"}}'""",
+                *([f"  curl -s {base}/api/kinds"] if own else example),
                 f"  curl -s {base}/api/jobs",
                 "",
                 "",

@@ -30,9 +30,16 @@ Limit = Annotated[int, typer.Option(min=1, max=500, metavar="N", help="Rows at m
 After = Annotated[str, typer.Option(metavar="NAME", help="Those after this one.")]
 Row = dict[str, Any]
 
+#: What there is none of where a list is empty.
+_NONE = {
+    "tenants": "tenants with limits or QUEUED jobs",
+    "kinds": "kinds that have limits or that workers know",
+    "limits": "concurrency keys with limits",
+}
+
 
 def list_tenants(*, limit: Limit = 50, after: After = "", as_json: Json = False) -> None:
-    """List tenants for which something is set, and those with the ten largest backlogs."""
+    """List tenants with limits, and the ten with most QUEUED jobs."""
     with connected() as database:
         queued = database.ask(database.jobs.count_backlogs())
         page, cursor = _page(database, "tenant", limit, after, list(queued))
@@ -45,6 +52,7 @@ def list_tenants(*, limit: Limit = 50, after: After = "", as_json: Json = False)
         cursor,
         ["TENANT", "QUEUED#", "SLOTS HELD#", "LIMITS"],
         rows,
+        after=after,
         as_json=as_json,
     )
 
@@ -55,7 +63,7 @@ def list_kinds(*, limit: Limit = 50, after: After = "", as_json: Json = False) -
         page, cursor = _page(database, "kind", limit, after)
     rows = [[row["kind"], *_defaults(row), row["slotsHeld"] or "", describe(row)] for row in page]
     headers = ["KIND", "QUEUE", "PRIORITY#", "TRIES#", "TIMEOUT#", "SLOTS HELD#", "LIMITS"]
-    _print("kinds", page, cursor, headers, rows, as_json=as_json)
+    _print("kinds", page, cursor, headers, rows, after=after, as_json=as_json)
 
 
 def list_keys(*, limit: Limit = 50, after: After = "", as_json: Json = False) -> None:
@@ -63,7 +71,9 @@ def list_keys(*, limit: Limit = 50, after: After = "", as_json: Json = False) ->
     with connected() as database:
         page, cursor = _page(database, "key", limit, after)
     rows = [[row["key"], row["slotsHeld"], describe(row)] for row in page]
-    _print("limits", page, cursor, ["KEY", "SLOTS HELD#", "LIMITS"], rows, as_json=as_json)
+    _print(
+        "limits", page, cursor, ["KEY", "SLOTS HELD#", "LIMITS"], rows, after=after, as_json=as_json
+    )
 
 
 def _page(
@@ -83,6 +93,7 @@ def _print(
     headers: list[str],
     rows: list[list[Any]],
     *,
+    after: str,
     as_json: bool,
 ) -> None:
     if as_json:
@@ -91,7 +102,7 @@ def _print(
     if rows:
         print_table(headers, rows)
     else:
-        typer.echo(f"no such {'keys' if plural == 'limits' else plural}", err=True)
+        typer.echo(f"no {'more ' if after else ''}{_NONE[plural]}", err=True)
     if cursor is not None:
         typer.echo(f"there are more: --after {cursor!r}", err=True)
 

@@ -22,8 +22,8 @@ OPTIONS: Naming = {
     "queue_weights": "--queue",
     "max_running": "--max-running",
     "max_per_key": "--max-per-key",
-    "rate.limit": "--rate",
-    "rate.period_seconds": "--rate",
+    "rate.limit": "the limit of --rate",
+    "rate.period_seconds": "the period of --rate, in seconds,",
     "rate.burst": "--burst",
 }
 
@@ -203,7 +203,7 @@ def describe(found: Mapping[str, Any]) -> str:
     if found["maxRunning"] is not None:
         parts.append(f"at most {found['maxRunning']}")
     if found.get("maxPerKey") is not None:
-        parts.append(f"{found['maxPerKey']} a key")
+        parts.append(f"{found['maxPerKey']} per key")
     if found["rate"] is not None:
         parts.append(_rate_text(found["rate"]))
     return ", ".join(parts)
@@ -218,7 +218,12 @@ def _set(
 ) -> None:
     checked = limits.check_name(scope, name)
     given = {field: value.value for field, value in asked.items() if value is not None}
-    change = limits.check(scope, given | _resets(scope, given, reset or []), naming=OPTIONS)
+    change = limits.check(
+        scope,
+        given | _resets(scope, given, reset or []),
+        naming=OPTIONS,
+        stop=f"run jobq {scope}s pause {checked}",
+    )
     with connected() as database:
         if change:
             database.ask(database.limiters.set_limiter(scope, checked, change))
@@ -273,7 +278,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
     facts.append(("at most", _cap(scope, found)))
     if "maxPerKey" in found:
         of_decorator = (found["defaults"] or {}).get("maxPerKey")
-        facts.append(("a key", f"{found['maxPerKey'] or of_decorator or 1} at once"))
+        facts.append(("per key", f"{found['maxPerKey'] or of_decorator or 1} at once"))
     facts.append(("rate", _rate_text(found["rate"]) if found["rate"] else "no rate"))
     return facts
 
@@ -290,5 +295,5 @@ def _weights(found: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def _rate_text(rate: Mapping[str, Any]) -> str:
-    burst = f" ({rate['burst']} at once)" if rate["burst"] != 1 else ""
+    burst = f" (burst {rate['burst']})" if rate["burst"] != 1 else ""
     return f"{rate['limit']} per {format_duration(rate['periodSeconds'])}{burst}"

@@ -180,7 +180,7 @@ class Worker:
         life = longest_life(settings.max_attempts, settings.backoff_base, settings.backoff_max)
         log.info(
             "worker started", worker=self.id, slots=self.slots, express=self.express, kinds=len(self.handlers),
-            queues=[queue.name for queue in self.queues] if self.queues else "all",
+            queues=",".join(queue.name for queue in self.queues) if self.queues else "all",
             failing_job=f"{settings.max_attempts} attempts, waits of at most {format_duration(life)} in all",
         )  # fmt: skip
 
