@@ -22,6 +22,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from jobq import logs
 from jobq.embedded import EmbeddedError, EmbeddedServer
 from jobq.migrate import migrate
 
@@ -111,6 +112,13 @@ def _remove_servers(folder: Path) -> None:
     """Stop the servers whose data directories are in the folder; their files may be elsewhere."""
     for lock in list(folder.rglob("lock")):  # before removing changes the tree
         EmbeddedServer(lock.parent).remove()
+
+
+@pytest.fixture(autouse=True)
+def plain_logs() -> Iterator[None]:
+    """A test that ran a command in this process leaves no configured logs to the next, which may listen to them."""
+    yield
+    logs.reset()
 
 
 @pytest.fixture(scope="session")
