@@ -159,7 +159,7 @@ def test_a_clock_that_was_set_back_costs_no_more_than_the_time_it_lost(
 
 
 def test_jobs_held_for_a_rate_come_back_after_a_clock_was_set_back(conn: Conn) -> None:
-    limit(conn, "kind", rate=(100, 1.0, 1))
+    limit(conn, "kind", rate=(4, 1.0, 1))
     jobs = queued(conn, 2, concurrency_key=None)
     assert len(start(conn)) == 1
     assert set(held(conn)) == set(jobs[1:])
