@@ -23,7 +23,7 @@ JOB = Facts(
 #: A worker with a free slot, and nothing ahead.
 IDLE = Ahead(
     own=0, other=0, at_least=False, workers=1, draining=0, stalled=0, slots=20, running=5, free=15, express=2,
-    finished_per_second=2.0,
+    runs_per_second=2.0,
 )  # fmt: skip
 BUSY = IDLE._replace(running=20, free=0, express=0)
 
@@ -108,9 +108,9 @@ WAITING: dict[str, tuple[dict[str, Any], Ahead, Reason, str]] = {
         ("At least 10000 jobs come before it; all 20 slots of its queue's workers are busy; "
         "it starts not before 2026-05-01 13:23:20Z, in 1h23m."),
     ),
-    "nothing finished lately": (
-        {}, BUSY._replace(other=1, finished_per_second=0.0), Reason.AHEAD,
-        "1 job comes before it; all 20 slots of its queue's workers are busy; when it starts cannot be told, as nothing finished lately.",
+    "no run has ended yet": (
+        {}, BUSY._replace(other=1, runs_per_second=0.0), Reason.AHEAD,
+        "1 job comes before it; all 20 slots of its queue's workers are busy; when it starts cannot be told, as no run has ended there yet.",
     ),
     "slots busy": (
         {}, BUSY, Reason.AHEAD,
@@ -231,7 +231,7 @@ def test_nobody_is_told_of_the_order_where_nobody_works() -> None:
 def test_an_estimate_counts_free_slots_and_what_ends_a_second() -> None:
     found = ask(IDLE._replace(other=34)).data
     assert (found["startsInSeconds"], found["startsAt"]) == (10.0, NOW + timedelta(seconds=10))
-    assert ask(IDLE._replace(other=34, finished_per_second=0.0)).data["startsAt"] is None
+    assert ask(IDLE._replace(other=34, runs_per_second=0.0)).data["startsAt"] is None
     assert ask(IDLE._replace(other=34, draining=1)).data["startsAt"] is None
 
 

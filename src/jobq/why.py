@@ -9,7 +9,7 @@ and earlier, in queues that its workers serve), and of every other tenant with a
 that backlog and (own + 1) x its weight / the own weight: start-time fair queuing gives each tenant so much while
 the own jobs start, as long as all jobs take equally long. When the job starts follows from it:
 
-    (ahead + 1 - free slots) / runs that the workers of its queue finished per second, lately
+    (ahead + 1 - free slots) / runs that the slots of its queue's workers can do per second: slots by the time of a run, lately
 
 What nobody can know is left out: jobs yet to come, how long jobs will take, what the tenants' clocks
 in the workers' memory still owe.
@@ -28,8 +28,6 @@ from jobq.model import JobStatus
 from jobq.payload import clean_text
 from jobq.store.why import Ahead, Facts, Limit
 
-#: Runs a second below which nothing finished lately: one that ended three minutes ago and none since.
-STANDSTILL = 0.001
 #: Ids that a sentence names; the data has up to 20.
 NAMED = 3
 #: Bytes of a name, and of an error, in a sentence.
@@ -209,7 +207,7 @@ def _order(facts: Facts, ahead: Ahead) -> Why:
     data = {
         "jobs": jobs, "atLeast": ahead.at_least, "ownJobs": ahead.own, "otherJobs": ahead.other,
         "workers": ahead.workers, "draining": ahead.draining, "stalled": ahead.stalled, "slots": ahead.slots,
-        "running": ahead.running, "finishedPerSecond": round(ahead.finished_per_second, 3),
+        "running": ahead.running, "runsPerSecond": round(ahead.runs_per_second, 3),
     }  # fmt: skip
     if able and starts_now and not ahead.at_least:
         return Why(Reason.NEXT, "Nothing is in its way: it starts now.", data)
@@ -220,17 +218,17 @@ def _order(facts: Facts, ahead: Ahead) -> Why:
         word = "not before" if ahead.at_least else "about"
         sentences.append(f"it starts {_when(starts_at, facts.now, word)}")
     elif able:
-        sentences.append("when it starts cannot be told, as nothing finished lately")
+        sentences.append("when it starts cannot be told, as no run has ended there yet")
     estimate = {"startsInSeconds": seconds, "startsAt": starts_at}
     return Why(Reason.AHEAD, "; ".join(sentences) + ".", {**data, **estimate})
 
 
 def _wait(ahead: Ahead) -> float | None:
     """Seconds until the job starts; None where nothing tells."""
-    if ahead.finished_per_second < STANDSTILL or ahead.workers == ahead.draining + ahead.stalled:
+    if not ahead.runs_per_second or ahead.workers == ahead.draining + ahead.stalled:
         return None
     needed = max(0, ahead.own + ahead.other + 1 - ahead.free)
-    return round(needed / ahead.finished_per_second, 1)
+    return round(needed / ahead.runs_per_second, 1)
 
 
 def _place(ahead: Ahead, jobs: int) -> str:

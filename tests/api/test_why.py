@@ -92,9 +92,9 @@ async def test_a_job_from_busy_slots_to_its_end(
     assert running["data"]["leaseUntil"] > running["data"]["since"]
     await becomes(http, first, "running")
     waiting = await becomes(http, fourth, "ahead")
-    assert waiting["data"] | {"finishedPerSecond": 0} == {
+    assert waiting["data"] | {"runsPerSecond": 0} == {
         "jobs": 1, "atLeast": False, "ownJobs": 1, "otherJobs": 0, "workers": 1, "draining": 0, "stalled": 0, "slots": 2,
-        "running": 2, "finishedPerSecond": 0, "startsInSeconds": None, "startsAt": None, "also": [],
+        "running": 2, "runsPerSecond": 0, "startsInSeconds": None, "startsAt": None, "also": [],
     }  # fmt: skip
     door.set()
     for id_ in (third, fourth):

@@ -115,7 +115,7 @@ def test_tenants_with_large_backlogs_and_kinds_that_workers_know_are_listed(
     kind = {"kind": "known", "queue": "q", "priority": 7, "max_attempts": 3, "timeout": 90.0}
     with connect_sync(database_url) as conn:
         run_sync(conn, STORE.upkeep.register_kinds([{**kind, "max_per_key": 2}]))
-    assert cells(cli("kinds").out.splitlines()[1]) == ["known", "q", "7", "3", "1m30s"]
+    assert cells(cli("kinds").out.splitlines()[1]) == ["known", "q", "7", "3", "1m30s", "2 per key"]
     assert "per key     2 at once" in cli("kinds", "show", "known").out
 
 

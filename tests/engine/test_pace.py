@@ -11,7 +11,7 @@ from jobq.engine.pace import MEMORY, Pace
 def ends(pace: Pace, rate: float, begin: float, seconds: float) -> float:
     """Lets runs end at a steady rate; returns the time at the end."""
     for n in range(int(rate * seconds)):
-        pace.ended(begin + (n + 1) / rate)
+        pace.ended(begin + (n + 1) / rate, 0.5)
     return begin + seconds
 
 
@@ -40,8 +40,21 @@ def test_a_change_of_rate_shows_within_minutes() -> None:
 def test_one_quick_end_is_no_flood() -> None:
     pace = Pace(0.0)
     assert pace.per_second(0.0) == 0.0
-    pace.ended(0.001)
+    pace.ended(0.001, 0.001)
     assert pace.per_second(0.001) < 1.1
+
+
+def test_how_long_a_run_takes_follows_the_last_ones_whatever_comes_between() -> None:
+    pace = Pace(0.0)
+    assert pace.run_seconds([]) is None
+    assert pace.run_seconds([5.0]) is None, "none has ended"
+    for n in range(100):
+        pace.ended(float(n), 4.0)
+    for n in range(100):
+        pace.ended(100_000.0 + n, 0.5)
+    assert pace.run_seconds([]) == pytest.approx(0.5, rel=0.1)
+    assert pace.run_seconds([0.1, 0.2]) == pytest.approx(0.5, rel=0.1)
+    assert pace.run_seconds([30.0, 60.0]) == 45.0, "what hangs counts"
 
 
 async def test_a_worker_s_row_tells_what_it_finishes(database_url: str) -> None:

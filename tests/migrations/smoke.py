@@ -22,7 +22,7 @@ from jobq.store import BEGINNING, NO_SLOT, Share, Span, run_sync
 _KIND = {"kind": "smoke", "queue": None, "priority": None, "max_attempts": 3, "timeout": None}
 _WORKER = {
     "id": "w", "host": "h", "pid": 1, "version": "v", "queues": None, "kinds": ["smoke"], "slots": 1, "express": 0,
-    "running": 0, "draining": False, "claim_loop_ok": True, "finished_per_second": 0.0, "claimed_ago": None, "ttl": 60,
+    "running": 0, "draining": False, "claim_loop_ok": True, "finished_per_second": 0.0, "run_seconds": None, "claimed_ago": None, "ttl": 60,
 }  # fmt: skip
 
 

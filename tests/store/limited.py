@@ -21,7 +21,7 @@ HOLDING = {"kind", "key"}
 _leases: Iterator[int] = count(1000)
 _WORKER = {
     "host": "h", "pid": 1, "version": "v", "kinds": [], "slots": 1, "express": 0, "running": 0, "draining": False,
-    "claim_loop_ok": True, "finished_per_second": 0.0, "claimed_ago": 0.0, "ttl": 3600,
+    "claim_loop_ok": True, "finished_per_second": 0.0, "run_seconds": None, "claimed_ago": 0.0, "ttl": 3600,
 }  # fmt: skip
 
 

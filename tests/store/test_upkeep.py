@@ -182,10 +182,16 @@ def test_workers_are_listed_until_they_leave_or_their_beats_stop(conn: Conn) -> 
     worker = {
         "id": "w1", "host": "h", "pid": 7, "version": "1", "queues": ["a", 'b"'], "kinds": ["k"], "slots": 20,
         "express": 2, "running": 3, "draining": False, "claim_loop_ok": True,
-        "finished_per_second": 1.5, "claimed_ago": 0.5, "ttl": 60.0,
+        "finished_per_second": 1.5, "run_seconds": 0.5, "claimed_ago": 0.5, "ttl": 60.0,
     }  # fmt: skip
     run_sync(conn, STORE.upkeep.beat(worker))
-    later = {"running": 4, "draining": True, "claim_loop_ok": False, "finished_per_second": 2.5}
+    later = {
+        "running": 4,
+        "draining": True,
+        "claim_loop_ok": False,
+        "finished_per_second": 2.5,
+        "run_seconds": None,
+    }
     run_sync(conn, STORE.upkeep.beat({**worker, **later}))
     run_sync(
         conn,

@@ -276,7 +276,7 @@ def test_counting_ends_where_it_is_told_to(undone: Conn) -> None:
 
 
 def test_slots_are_those_of_workers_that_would_claim_it(undone: Conn) -> None:
-    work(undone, ["default"], slots=3, express=1, finished_per_second=2.0)
+    work(undone, ["default"], slots=3, express=1, finished_per_second=2.0, run_seconds=0.5)
     work(undone, slots=2, express=1, finished_per_second=0.5)
     work(undone, ["other"], slots=50)
     work(undone, draining=True, slots=50)
@@ -288,4 +288,6 @@ def test_slots_are_those_of_workers_that_would_claim_it(undone: Conn) -> None:
     found = ahead(undone, put(undone, "QUEUED"))
     assert (found.workers, found.draining, found.stalled) == (4, 1, 1)
     assert (found.slots, found.running, found.free, found.express) == (5, 5, 1, 1)
-    assert found.finished_per_second == 2.5
+    assert found.runs_per_second == 6.5, (
+        "three slots of half a second, and what ended where nothing else is known"
+    )

@@ -195,15 +195,16 @@ def pause(scope: str, name: str, *, paused: bool, as_json: bool) -> None:
 
 
 def describe(found: Mapping[str, Any]) -> str:
-    """What is set, in one line for a table; empty where nothing is."""
+    """What is set, or said by a kind's decorator, in one line for a table; empty where nothing is."""
     parts = ["paused"] if found.get("paused") else []
     if found.get("weight", 1) != 1:
         parts.append(f"weight {found['weight']:g}")
     parts += [f"weight {weight:g} in {queue}" for queue, weight in _weights(found)]
     if found["maxRunning"] is not None:
         parts.append(f"at most {found['maxRunning']}")
-    if found.get("maxPerKey") is not None:
-        parts.append(f"{found['maxPerKey']} per key")
+    per_key = found.get("maxPerKey") or (found.get("defaults") or {}).get("maxPerKey")
+    if per_key is not None:
+        parts.append(f"{per_key} per key")
     if found["rate"] is not None:
         parts.append(_rate_text(found["rate"]))
     return ", ".join(parts)

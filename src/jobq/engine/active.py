@@ -73,7 +73,7 @@ class ActiveRuns:
         self.running.discard(run)
         now = time.monotonic()
         seconds = now - run.started
-        self.pace.ended(now)
+        self.pace.ended(now, seconds)
         run.pool.ended(run.charge, run.job.kind, seconds)
         self.slot_free()
 

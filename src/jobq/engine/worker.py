@@ -372,6 +372,7 @@ class Worker:
         self._loop.call_soon_threadsafe(self.recorder.put_progress, claim, text)
 
     def _describe(self) -> dict[str, Any]:
+        now = time.monotonic()
         return {
             "id": self.id,
             "host": socket.gethostname(),
@@ -384,7 +385,10 @@ class Worker:
             "running": self.running,
             "draining": self.draining,
             "claim_loop_ok": self.health().ok,
-            "finished_per_second": self.active.pace.per_second(time.monotonic()),
-            "claimed_ago": time.monotonic() - self.dispatcher.succeeded_at,
+            "finished_per_second": self.active.pace.per_second(now),
+            "run_seconds": self.active.pace.run_seconds(
+                [now - r.started for r in list(self.active.running)]
+            ),
+            "claimed_ago": now - self.dispatcher.succeeded_at,
             "ttl": self.settings.lease_duration,
         }

@@ -1,4 +1,5 @@
--- How many jobs come before a job in fair order, and the slots of the workers that serve its queue. Own: those of its tenant,
+-- How many jobs come before a job in fair order, and the slots of the workers that serve its queue, with what
+-- these can do a second: slots by the time that a run takes, at most 20,000 each, or what ended lately where that is more. Own: those of its tenant,
 -- in queues that these workers serve, of higher priority, or of the same and earlier. Other: while these and the job itself
 -- start, each other tenant starts as many, times the ratio of their weights, as far as it has them. Walks the claim index like
 -- discover.sql, past paused tenants and queues, and ends at `most` jobs of either sort, and at `most` lanes.
@@ -6,7 +7,8 @@ WITH RECURSIVE busy AS (
     SELECT r.worker, count(*) AS jobs, count(*) FILTER (WHERE r.tenant = %(tenant)s) AS own
     FROM {schema}.job r WHERE r.status = 'RUNNING' GROUP BY r.worker
 ), serving AS MATERIALIZED (
-    SELECT w.queues, w.draining, w.claim_loop_ok, w.claim_loop_ok AND NOT w.draining AS able, w.slots, w.finished_per_second,
+    SELECT w.queues, w.draining, w.claim_loop_ok, w.claim_loop_ok AND NOT w.draining AS able, w.slots,
+           greatest(w.finished_per_second, CASE WHEN w.run_seconds > 0 THEN least(w.slots / w.run_seconds, 20000) END) AS runs_per_second,
            coalesce(busy.jobs, 0) AS running,
            greatest(0, w.slots - coalesce(busy.jobs, 0)) AS free,
            CASE WHEN busy.own > 0 THEN 0 ELSE greatest(0, w.express - greatest(0, coalesce(busy.jobs, 0) - w.slots)) END AS express
@@ -18,7 +20,7 @@ WITH RECURSIVE busy AS (
            count(*) FILTER (WHERE NOT s.claim_loop_ok AND NOT s.draining) AS stalled,
            coalesce(sum(s.slots) FILTER (WHERE s.able), 0) AS slots, coalesce(sum(s.running) FILTER (WHERE s.able), 0) AS running,
            coalesce(sum(s.free) FILTER (WHERE s.able), 0) AS free, coalesce(sum(s.express) FILTER (WHERE s.able), 0) AS express,
-           coalesce(sum(s.finished_per_second) FILTER (WHERE s.able), 0) AS finished_per_second
+           coalesce(sum(s.runs_per_second) FILTER (WHERE s.able), 0) AS runs_per_second
     FROM serving s
 ), paused AS MATERIALIZED (
     SELECT coalesce(array_agg(l.name) FILTER (WHERE l.scope = 'queue'), '{{}}') AS queues,
@@ -86,5 +88,5 @@ WITH RECURSIVE busy AS (
 )
 SELECT own.jobs::integer AS own, other.jobs::integer AS other, greatest(own.jobs, other.seen, other.n) >= %(most)s AS at_least,
        fleet.workers::integer, fleet.draining::integer, fleet.stalled::integer, fleet.slots::integer, fleet.running::integer,
-       fleet.free::integer, fleet.express::integer, fleet.finished_per_second
+       fleet.free::integer, fleet.express::integer, fleet.runs_per_second
 FROM own, other, fleet

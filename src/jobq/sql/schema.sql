@@ -178,12 +178,14 @@ CREATE TABLE {schema}.worker (
     claimed_at   timestamptz,
     expires_at   timestamptz NOT NULL,
     finished_per_second double precision NOT NULL DEFAULT 0,
+    run_seconds  double precision,
     claim_loop_ok boolean NOT NULL DEFAULT true
 );
 COMMENT ON TABLE {schema}.worker IS 'Worker processes that are alive, or were until expires_at.';
 COMMENT ON COLUMN {schema}.worker.queues IS 'Queues it serves; NULL: all.';
 COMMENT ON COLUMN {schema}.worker.claimed_at IS 'When its claim loop last succeeded.';
 COMMENT ON COLUMN {schema}.worker.finished_per_second IS 'Runs that ended lately, on average.';
+COMMENT ON COLUMN {schema}.worker.run_seconds IS 'Seconds that a run takes, on average lately; NULL: none ended yet.';
 COMMENT ON COLUMN {schema}.worker.claim_loop_ok IS 'Whether its claim loop moved, at the last heartbeat.';
 
 -- All jobs, for people.

@@ -89,7 +89,7 @@ class Ahead(NamedTuple):
         running: jobs that run there.
         free: slots that anybody may take.
         express: free express slots that its tenant may take, as it runs nothing on those workers.
-        finished_per_second: runs that ended there lately.
+        runs_per_second: what those slots can do, by how long runs took there lately; 0 where none ended yet.
     """
 
     own: int
@@ -102,7 +102,7 @@ class Ahead(NamedTuple):
     running: int
     free: int
     express: int
-    finished_per_second: float
+    runs_per_second: float
 
 
 class WhyStore:

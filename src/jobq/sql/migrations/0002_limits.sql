@@ -84,6 +84,8 @@ ALTER TABLE {schema}.kind ADD COLUMN max_per_key integer CHECK (max_per_key BETW
 COMMENT ON COLUMN {schema}.kind.max_per_key IS 'Cap of a concurrency key among jobs of this kind; NULL: 1.';
 ALTER TABLE {schema}.worker ADD COLUMN finished_per_second double precision NOT NULL DEFAULT 0;
 COMMENT ON COLUMN {schema}.worker.finished_per_second IS 'Runs that ended lately, on average.';
+ALTER TABLE {schema}.worker ADD COLUMN run_seconds double precision;
+COMMENT ON COLUMN {schema}.worker.run_seconds IS 'Seconds that a run takes, on average lately; NULL: none ended yet.';
 ALTER TABLE {schema}.worker ADD COLUMN claim_loop_ok boolean NOT NULL DEFAULT true;
 COMMENT ON COLUMN {schema}.worker.claim_loop_ok IS 'Whether its claim loop moved, at the last heartbeat.';
 
