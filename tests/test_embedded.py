@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.rows import scalar_row
+from tests.store.support import until
 
 from jobq.embedded import EmbeddedError, EmbeddedServer
 from jobq.embedded.account import choose_account, environment
@@ -214,9 +215,13 @@ def test_a_server_whose_starter_was_killed_is_adopted(data_dir: Path) -> None:
 def test_a_forked_child_of_the_killed_starter_does_not_keep_the_directory(
     data_dir: Path, tmp_path: Path
 ) -> None:
-    then = f"child = os.fork() or signal.pause(); open({str(tmp_path / 'child')!r}, 'w').write(str(child))"
-    end(run_holder(data_dir, then=then))
-    child = int((tmp_path / "child").read_text())
+    # The child says so itself: by then it has let go of what it inherited.
+    said = tmp_path / "child"
+    child_does = f"(Path({str(said)!r}).write_text(str(os.getpid())), signal.pause())"
+    holder = run_holder(data_dir, then=f"os.fork() or {child_does}")
+    until(lambda: said.exists() and said.read_text(), "the child has begun")
+    end(holder)
+    child = int(said.read_text())
     os.kill(child, 0)
     try:
         with EmbeddedServer(data_dir) as server:

@@ -117,7 +117,8 @@ def test_a_backlog_starts_in_no_period_more_than_the_rate_allows_and_nearly_as_m
         "SELECT extract(epoch FROM started_at)::float FROM jobq.job_archive ORDER BY 1"
     ).fetchall()
     starts = [(at, 1) for (at,) in rows]
-    assert _most_in_a_period(starts, period) <= allowed + burst - 1
+    # A start is stamped a moment after its token was taken, and a machine may stand still in between: 20 ms of grace.
+    assert _most_in_a_period(starts, period - 0.02) <= allowed + burst - 1
     took = starts[-1][0] - starts[0][0]
     assert len(starts) <= burst + 1 + 0.97 * allowed * took / period
 
