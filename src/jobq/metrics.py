@@ -264,9 +264,9 @@ class Metrics:
         self._free.set(free)
         self._express.set(express)
 
-    def limiter_blocked(self, reason: str) -> None:
-        """A claim met a job that a limit keeps from starting; reasons as in `jobq.store.Blocked`."""
-        self._blocked.labels(reason).inc()
+    def limiter_blocked(self, reason: str, n: int) -> None:
+        """A claim met so many jobs that a limit keeps from starting; reasons as in `jobq.store.Blocked`."""
+        self._blocked.labels(reason).inc(n)
 
     def recovered(self, n: int) -> None:
         """Count `n` jobs taken back from runs whose lease had ended."""

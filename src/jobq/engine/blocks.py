@@ -21,6 +21,8 @@ class Blocks:
         self._until: dict[str, float] = {}
         self._paused: set[str] = set()
         self._scopes: dict[str, str] = {}
+        #: A monotonic time before which nothing is due: what each claim asks, however many are blocked.
+        self.next_at = AT_POLL
 
     def __contains__(self, scope: str) -> bool:
         """Whether a scope such as `tenant:acme` is blocked."""
@@ -33,6 +35,7 @@ class Blocks:
         """Leave a scope alone until a monotonic time, or `AT_POLL`; `paused`: until limits change."""
         self._until[scope] = until
         self._scopes[scope_token(scope)] = scope
+        self.next_at = min(self.next_at, until)
         if paused:
             self._paused.add(scope)
 
@@ -43,7 +46,11 @@ class Blocks:
 
     def due(self, now: float) -> list[str]:
         """Lift what has its time behind it."""
-        return self._lift([scope for scope, until in self._until.items() if until <= now])
+        if now < self.next_at:
+            return []
+        lifted = self._lift([scope for scope, until in self._until.items() if until <= now])
+        self.next_at = min(self._until.values(), default=AT_POLL)
+        return lifted
 
     def poll(self) -> list[str]:
         """Lift all but pauses: hints may have been lost."""
@@ -52,11 +59,6 @@ class Blocks:
     def changed(self) -> list[str]:
         """Limits were changed: lift everything."""
         return self._lift(list(self._until))
-
-    @property
-    def next_at(self) -> float:
-        """The monotonic time when something is due; infinity where nothing is."""
-        return min(self._until.values(), default=AT_POLL)
 
     def _lift(self, scopes: Iterable[str]) -> list[str]:
         lifted = [scope for scope in scopes if self._until.pop(scope, None) is not None]

@@ -207,9 +207,7 @@ class Dispatcher:
 
 def _got_nowhere(claimed: Claimed) -> bool:
     """Whether the same claim would meet the same jobs again: none started, left the index, or is left alone from now on."""
-    return not claimed.jobs and not any(
-        job.held or job.scope.startswith(("tenant:", "queue:")) for job in claimed.blocked
-    )
+    return not claimed.jobs and not any(job.held or job.whole_lane for job in claimed.blocked)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

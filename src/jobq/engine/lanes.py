@@ -10,7 +10,7 @@ after its answer, against the raised floor; discovery finds whatever a lost hint
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -255,11 +255,12 @@ class LaneTable:
         self._keep_off(claimed.blocked, now)
         if claimed.jobs:
             self.let_rejoin()
+        started = Counter(job.tenant for job in claimed.jobs)
         # (A limit of the tenant's own, or of its queue, is what `blocks` is for.)
-        met = {b.lane.tenant for b in claimed.blocked if b.scope.startswith(("kind:", "key:"))}
-        self._barren.update(met.difference(job.tenant for job in claimed.jobs))
+        met = {left.lane.tenant for left in claimed.blocked if not left.whole_lane}
+        self._barren.update(met.difference(started))
         for tenant, _ in plan:
-            self._adapt(tenant, claimed)
+            self._adapt(tenant, started[tenant])
             self._refresh(tenant)
         for queue in list(self._parked):
             if f"queue:{queue}" not in self.blocks:
@@ -290,21 +291,16 @@ class LaneTable:
 
     def _refresh(self, tenant: str) -> None:
         """Tell the clock whether a tenant has jobs that could start."""
-        lanes = [state.lane for state in self._by_tenant.get(tenant, {}).values() if state.ready]
-        if tenant in self._barren or f"tenant:{tenant}" in self.blocks:
-            lanes = []
-        elif self.blocks:
-            blocked = [lane for lane in lanes if f"queue:{lane.queue}" in self.blocks]
-            if len(blocked) == len(lanes):
-                for lane in blocked:
-                    self._parked[lane.queue].add(tenant)
-                lanes = []
-        self.clock.set_ready(tenant, bool(lanes))
+        ready = bool(self._open(tenant))
+        self.clock.set_ready(tenant, ready)
+        if self.blocks and not ready:
+            for state in self._by_tenant.get(tenant, {}).values():
+                if state.ready and f"queue:{state.lane.queue}" in self.blocks:
+                    self._parked[state.lane.queue].add(tenant)
 
-    def _adapt(self, tenant: str, claimed: Claimed) -> None:
+    def _adapt(self, tenant: str, started: int) -> None:
         """After a limit of the tenant's: ask for twice what started; then for more each time, until that says nothing."""
         if f"tenant:{tenant}" in self.blocks:
-            started = sum(job.tenant == tenant for job in claimed.jobs)
             self._modest[tenant] = max(1, 2 * started)
         elif tenant in self._modest:
             self._modest[tenant] *= 2
@@ -319,10 +315,11 @@ class LaneTable:
                 left[job.lane].append(job.run_at)
         for lane, times in left.items():
             self._state(lane).announce(min(times), max(times))
-        for scope, reason, retry_in in {(b.scope, b.reason, b.retry_in) for b in blocked}:
-            if scope.startswith(("tenant:", "queue:")):
-                until = AT_POLL if retry_in is None else now + retry_in
-                self.blocks.block(scope, until, paused=reason.endswith("_paused"))
+        for scope, reason, retry_in in {
+            (b.scope, b.reason, b.retry_in) for b in blocked if b.whole_lane
+        }:
+            until = AT_POLL if retry_in is None else now + retry_in
+            self.blocks.block(scope, until, paused=reason.endswith("_paused"))
 
     def _state(self, lane: Lane) -> LaneState:
         lanes = self._by_tenant.setdefault(lane.tenant, {})
@@ -338,15 +335,17 @@ class LaneTable:
             for span in state.spans(use_floor=self.use_floors)
         ]
 
-    def _in_order(self, tenant: str) -> list[LaneState]:
-        if f"tenant:{tenant}" in self.blocks:
+    def _open(self, tenant: str) -> list[LaneState]:
+        """Its lanes that have jobs which nothing known keeps from starting."""
+        if tenant in self._barren or f"tenant:{tenant}" in self.blocks:
             return []
-        ready = [
-            state
-            for state in self._by_tenant.get(tenant, {}).values()
-            if state.ready and f"queue:{state.lane.queue}" not in self.blocks
-        ]
-        return sorted(ready, key=lambda state: (-state.lane.priority, state.turn))
+        ready = [state for state in self._by_tenant.get(tenant, {}).values() if state.ready]
+        if not self.blocks:
+            return ready
+        return [state for state in ready if f"queue:{state.lane.queue}" not in self.blocks]
+
+    def _in_order(self, tenant: str) -> list[LaneState]:
+        return sorted(self._open(tenant), key=lambda state: (-state.lane.priority, state.turn))
 
     def _settle(self, tenant: str, met: list[Met], *, exhausted: bool) -> None:
         order = self._in_order(tenant)

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -241,8 +242,8 @@ class Worker:
                 self.active.cancel_hint(ids)
 
     def _blocked(self, jobs: Sequence[Blocked]) -> None:
-        for job in jobs:
-            self.metrics.limiter_blocked(job.reason)
+        for reason, n in Counter(job.reason for job in jobs).items():
+            self.metrics.limiter_blocked(reason, n)
         if any(job.held and job.retry_in is not None for job in jobs):
             self._limits.review()
 

@@ -51,6 +51,11 @@ class Blocked(NamedTuple):
     held: bool
     retry_in: float | None
 
+    @property
+    def whole_lane(self) -> bool:
+        """Whether it is a limit of its tenant or queue, so that all jobs of its lane wait with it."""
+        return self.scope.startswith(("tenant:", "queue:"))
+
 
 class Claimed(NamedTuple):
     """The answer of a claim: jobs that run now, and those that a limit kept from it."""
