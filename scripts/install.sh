@@ -50,6 +50,6 @@ rm -f "$stamp"
 # A machine's settings for pip and Python that make no sense inside a .venv.
 unset PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV PYTHONHOME PYTHONPATH || true
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
-run "$venv/bin/python" -m pip install --require-hashes -r requirements.lock
+run "$venv/bin/python" -m pip install --no-deps --require-hashes -r requirements.lock
 run "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e .
 identity >"$stamp"
