@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "cases.md"
-_ROW = re.compile(r"^\| (B\d+) \| (.*?) \| (.*) \|$")
+_ROW = re.compile(r"^\| ([BN]\d+) \| (.*?) \| (.*) \|$")
 
 
 def markers() -> dict[str, list[str]]:
