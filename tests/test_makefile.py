@@ -46,10 +46,10 @@ def bin_dir(tmp_path: Path) -> Path:
 
 
 def run(
-    name: str, path: Path, folder: Path = ROOT, python: str = ""
+    name: str, path: Path, folder: Path = ROOT, *arguments: str, python: str = ""
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [SH, f"scripts/{name}"],
+        [SH, f"scripts/{name}", *arguments],
         cwd=folder,
         env={"PATH": str(path), "PYTHON": python},
         capture_output=True,
@@ -113,6 +113,7 @@ def clone(tmp_path: Path, bin_dir: Path) -> Path:
         "scripts/install.sh",
         "scripts/find_python.sh",
         "requirements.lock",
+        "requirements-dev.lock",
         "pyproject.toml",
     ):
         shutil.copy(ROOT / name, folder / name)
@@ -120,32 +121,40 @@ def clone(tmp_path: Path, bin_dir: Path) -> Path:
     return folder
 
 
-def pip_calls(clone: Path) -> list[str]:
-    return (clone / "calls").read_text().splitlines() if (clone / "calls").exists() else []
+def pip_calls(clone: Path) -> int:
+    return len((clone / "calls").read_text().splitlines()) if (clone / "calls").exists() else 0
 
 
-def test_installing_checks_hashes_says_one_line_and_happens_once(
-    clone: Path, bin_dir: Path
-) -> None:
+def test_installing_says_one_line_and_happens_once(clone: Path, bin_dir: Path) -> None:
     first = run("install.sh", bin_dir, clone)
     assert first.returncode == 0, first.stderr
     assert re.fullmatch(r"jobq: installing into \.venv with Python 3\.\S+, .*\n", first.stderr)
-    assert pip_calls(clone) == [
-        "install --require-hashes -r requirements.lock",
-        "install --no-deps --no-build-isolation -e .",
-    ]
+    calls = pip_calls(clone)
     second = run("install.sh", bin_dir, clone)
-    assert (second.returncode, second.stderr, len(pip_calls(clone))) == (0, "", 2)
+    assert (second.returncode, second.stderr, pip_calls(clone)) == (0, "", calls)
 
 
 def test_a_changed_lock_updates_the_same_venv(clone: Path, bin_dir: Path) -> None:
     run("install.sh", bin_dir, clone)
+    calls = pip_calls(clone)
     (clone / ".venv" / "mine").touch()
     with (clone / "requirements.lock").open("a") as lock:
         lock.write("# changed\n")
-    assert run("install.sh", bin_dir, clone).stderr == "jobq: updating .venv\n"
-    assert len(pip_calls(clone)) == 4
+    updated = run("install.sh", bin_dir, clone)
+    assert updated.stderr == "jobq: updating .venv from requirements.lock\n"
+    assert pip_calls(clone) > calls
     assert (clone / ".venv" / "mine").exists()
+
+
+def test_the_larger_lock_is_added_once_and_contains_the_smaller(clone: Path, bin_dir: Path) -> None:
+    run("install.sh", bin_dir, clone)
+    added = run("install.sh", bin_dir, clone, "dev")
+    assert added.stderr == "jobq: updating .venv from requirements-dev.lock\n"
+    calls = pip_calls(clone)
+    (clone / ".venv" / ".requirements.lock").unlink()  # only the larger one was installed
+    run("install.sh", bin_dir, clone)
+    run("install.sh", bin_dir, clone, "dev")
+    assert pip_calls(clone) == calls
 
 
 def test_a_moved_folder_gets_a_new_venv(clone: Path, bin_dir: Path) -> None:
@@ -175,17 +184,44 @@ def test_help_lists_every_target() -> None:
     assert re.findall(r"^  make (\S+)", listed, re.MULTILINE) == phony[1].split()
 
 
-def test_the_lock_pins_every_dependency_by_hash_and_names_no_index() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
-    entries = re.split(r"\n(?=\S)", lock.strip())
-    pinned = {re.split(r"[=\[ ]", entry, maxsplit=1)[0] for entry in entries}
-    assert all(re.match(r"[a-z0-9.-]+==\S+ ", entry) for entry in entries)
-    assert all("--hash=sha256:" in entry for entry in entries)
-    assert not re.search(r"https?:|file:|--(extra-)?index-url|--find-links", lock)
+def locked(name: str) -> dict[str, str]:
+    """The entries of a lock, by package."""
+    entries = re.split(r"\n(?=\S)", (ROOT / name).read_text().strip())
+    return {re.split(r"[=\[ ]", entry, maxsplit=1)[0]: entry for entry in entries}
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [("requirements.lock", ["build"]), ("requirements-dev.lock", ["build", "dev"])],
+)
+def test_a_lock_pins_every_dependency_by_hash_and_names_no_index(
+    name: str, extras: list[str]
+) -> None:
+    entries = locked(name)
+    assert all(re.match(r"[a-z0-9.-]+==\S+ ", entry) for entry in entries.values())
+    assert all("--hash=sha256:" in entry for entry in entries.values())
+    assert not re.search(
+        r"https?:|file:|--(extra-)?index-url|--find-links", "".join(entries.values())
+    )
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    assert {re.split(r"[\[>; ]", each, maxsplit=1)[0] for each in wanted} <= pinned
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    assert {re.split(r"[\[>; ]", each, maxsplit=1)[0] for each in wanted} <= entries.keys()
+
+
+def test_running_jobq_needs_no_linter_and_no_test_tool() -> None:
+    tools = {"coverage", "hypothesis", "matplotlib", "mypy", "pytest", "ruff"}
+    assert not tools & locked("requirements.lock").keys()
+
+
+def test_both_locks_pin_the_same_versions() -> None:
+    runtime, everything = (
+        {name: entry.split()[0] for name, entry in locked(lock).items()}
+        for lock in ("requirements.lock", "requirements-dev.lock")
+    )
+    assert runtime.items() < everything.items()
 
 
 def check_size(folder: Path) -> subprocess.CompletedProcess[str]:

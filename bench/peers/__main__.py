@@ -30,7 +30,7 @@ def install() -> None:
         "--quiet",
         "--disable-pip-version-check",
     ]
-    subprocess.run([*pip, "--require-hashes", "-r", PINS[0]], check=True)
+    subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", PINS[0]], check=True)
     subprocess.run([*pip, "-r", PINS[1]], check=True)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
     STAMP.write_text(wanted, encoding="utf-8")
