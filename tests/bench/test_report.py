@@ -33,7 +33,7 @@ def test_value_and_reference_are_medians_and_every_run_is_listed() -> None:
         DRAIN, [Sample(30_000, 40_000), Sample(10_000, 41_000), Sample(31_000, 50_000)]
     )
     assert (result.value, result.reference_value) == (30_000, 41_000)
-    assert (result.ratio, result.budget, result.ok) == (0.732, "ratio >= 0.65", True)
+    assert (result.budget, result.reference_runs) == ("ratio >= 0.65", [40_000, 41_000, 50_000])
     assert result.runs == [30_000, 10_000, 31_000]
     assert result.spread == pytest.approx(0.7)
 
@@ -56,13 +56,46 @@ def test_a_budget_is_judged_by_value_or_ratio(
     assert summarize(Metric("name", "unit", None, budget), [sample]).ok is ok
 
 
+def windows(*ratios: float) -> list[Sample]:
+    """Windows of these ratios, each at a speed of its own."""
+    return [Sample(ratio * speed, speed) for speed, ratio in enumerate(ratios, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "ok"),
+    [
+        ((0.7, 0.71, 0.69), True),  # all windows say so
+        ((0.5, 0.6, 0.4), False),  # all say so, however far apart
+        ((0.66, 0.64, 0.67), True),  # the limit lies within a small spread: the median tells
+        ((0.9, 0.5, 0.7), None),  # it lies within a large one: nothing does
+        ((0.9, 0.9, 0.9, 0.9, 0.4), None),
+        ((*[0.9] * 9, 0.4), True),  # one burst among ten windows changes no verdict
+        ((*[0.9] * 6, *[0.4] * 4), None),
+    ],
+)
+def test_a_verdict_needs_windows_that_agree_or_lie_close_together(
+    ratios: tuple[float, ...], ok: bool | None
+) -> None:
+    result = summarize(DRAIN, windows(*ratios))
+    assert (result.ok, result.noisy) == (ok, ok is None)
+
+
+def test_the_ratio_is_the_median_of_the_windows_own() -> None:
+    burst = [
+        Sample(70, 100),
+        Sample(7, 10),
+        Sample(71, 100),
+    ]  # the second window was ten times slower
+    assert summarize(DRAIN, burst).ratio == pytest.approx(0.7)
+
+
 def test_a_document_has_the_promised_shape_and_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "bench" / "results" / "latest.json"
     write(path, document({"cores": 2}, [summarize(DRAIN, [Sample(30_000, 40_000)])]))
     content = json.loads(path.read_text())
     assert set(content) == {"machine", "date", "results"}
     assert set(content["results"][0]) >= {
-        "name", "value", "unit", "reference", "reference_value", "ratio", "budget", "ok", "runs",
+        "name", "value", "unit", "reference", "reference_value", "ratio", "budget", "ok", "noisy", "runs",
     }  # fmt: skip
     assert [file.name for file in path.parent.iterdir()] == ["latest.json"]
 
@@ -77,7 +110,8 @@ def test_a_percentile_is_one_of_the_values() -> None:
 def test_the_table_fits_a_hundred_columns_and_names_what_is_missed() -> None:
     metrics = [metric for benchmark in catalog.ALL for metric in benchmark.metrics]
     results = [
-        summarize(metric, [Sample(123_456.0, 234_567.0), Sample(1.0, 2.0)]) for metric in metrics
+        summarize(metric, [Sample(123_456.0, 234_567.0), Sample(123_455.0, 150_000.0)])
+        for metric in metrics
     ]
     out = StringIO()
     Console(file=out, width=display.WIDTH).print(display.table(results))
@@ -85,6 +119,7 @@ def test_the_table_fits_a_hundred_columns_and_names_what_is_missed() -> None:
     assert max(map(len, lines)) <= 100
     assert all(any(metric.name in line for line in lines) for metric in metrics)
     assert any("idle_pickup_p50" in line and " NO " in line for line in lines)
+    assert any("enqueue_8_clients" in line and " noisy " in line for line in lines)
 
 
 def test_every_promised_name_is_there_once() -> None:

@@ -23,7 +23,7 @@ from jobq.embedded import EmbeddedServer
 TINY = Sizes(
     drain_jobs=300, claim_seconds=0.05, pickups=5, polled_pickups=2, enqueue_seconds=0.3, bulk_jobs=10_000,
     crash_jobs=60, kill_period=0.5, horizon_seconds=0.6, horizon_window=0.2, idle_seconds=0.2,
-    memory_jobs=(200, 400), flood_jobs=100, slow_seconds=0.3, tenants=50, tenant_jobs=1_000, tenant_seconds=0.2,
+    memory_jobs=(200, 400), flood_jobs=100, flood_windows=1, slow_seconds=0.3, tenants=50, tenant_jobs=1_000, tenant_seconds=0.2,
     cap_claims=300, cap_kill_period=0.5, serial_jobs=30, beside_jobs=400, rate_seconds=0.5,
 )  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_it_runs_without_the_users_settings_and_samples_each_of_its_metrics(
     )
     assert failed == []
     assert [result.name for result in results] == [metric.name for metric in benchmark.metrics]
-    assert all(result.value >= 0 and len(result.runs) == 1 for result in results)
+    assert all(result.value >= 0 and result.runs for result in results)
     assert all(result.value == 0 for result in results if result.name in NONE)
     for metric, result in zip(benchmark.metrics, results, strict=True):
         assert (metric.reference is None) == (result.reference_value is None)

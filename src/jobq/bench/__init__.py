@@ -24,16 +24,18 @@ from jobq.bench.report import Metric, Result, Sample, document, summarize, write
 from jobq.bench.server import open_server
 from jobq.bench.stage import QUICK, Benchmark, Sizes, Stage
 
-__all__ = ["RESULTS", "measure", "run"]
+__all__ = ["RESULTS", "RUNS", "measure", "run"]
 
 #: Where results go, from the directory the benchmark is started in.
 RESULTS = Path("bench/results/latest.json")
+#: Runs of each benchmark: five windows are the fewest whose extremes enclose the median with 90 % confidence.
+RUNS = 5
 
 
 def run(
     only: str | None = None,
     *,
-    runs: int = 3,
+    runs: int = RUNS,
     quick: bool = False,
     check: bool = False,
     server_url: str | None = None,
@@ -92,14 +94,15 @@ def measure(
                 failed.append(f"{metrics[0].name}: {error}")
             else:
                 results += [
-                    summarize(metric, [one[metric.name] for one in samples]) for metric in metrics
+                    summarize(metric, [s for one in samples for s in _windows(one[metric.name])])
+                    for metric in metrics
                 ]
     return results, failed
 
 
 def _samples(
     benchmark: Benchmark, name: str, count: int, stage: Stage, bars: display.Bars
-) -> list[Mapping[str, Sample]]:
+) -> list[Mapping[str, Sample | Sequence[Sample]]]:
     """All runs of one benchmark."""
     samples = []
     for index in range(count):
@@ -110,6 +113,10 @@ def _samples(
     return samples
 
 
+def _windows(measured: Sample | Sequence[Sample]) -> Sequence[Sample]:
+    return [measured] if isinstance(measured, Sample) else measured
+
+
 def _show(
     console: Console, host: dict[str, Any], results: Sequence[Result], failed: Sequence[str]
 ) -> None:
@@ -118,6 +125,13 @@ def _show(
         f"Python {host['python']}, PostgreSQL {host['postgresql']}"
     )
     console.print(display.table(results))
+    for result in results:
+        if result.noisy:
+            console.print(
+                f"{result.name}: too noisy to judge ({result.budget}); try a quieter machine",
+                style="yellow",
+                markup=False,
+            )
     for sentence in failed:
         console.print(sentence, style="bold red", markup=False)
 

@@ -123,6 +123,14 @@ class Child:
             end = "\n".join(said.splitlines()[-12:])
             raise BenchmarkFailed(f"{self.name} ended with status {status}:\n{end}")
 
+    def freeze(self) -> None:
+        """Let it do nothing until it is thawed."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End it by SIGKILL."""
         self._process.kill()
@@ -131,6 +139,7 @@ class Child:
 
     def stop(self) -> None:
         """Ask it to end, by the end of its input, and wait for that."""
+        self.thaw()
         self._close_pipes()
         try:
             self._process.wait(STOP_TIMEOUT)

@@ -14,6 +14,7 @@ from jobq.bench.report import Result
 
 #: Columns of the table where nothing says how wide the reader's screen is.
 WIDTH = 100
+VERDICTS = {None: "", True: "[green]yes[/]", False: "[bold red]NO[/]"}
 
 
 def terminal() -> Console:
@@ -79,7 +80,7 @@ def table(results: Sequence[Result]) -> Table:
             name, justify="left" if name in ("unit", "budget") else "right", no_wrap=True
         )
     for result in results:
-        verdict = {None: "", True: "[green]yes[/]", False: "[bold red]NO[/]"}[result.ok]
+        verdict = "[yellow]noisy[/]" if result.noisy else VERDICTS[result.ok]
         spread = "" if result.spread is None else f"{result.spread:.0%}"
         table.add_row(
             result.name,

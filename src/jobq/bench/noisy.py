@@ -7,6 +7,7 @@ order of their due time, as a queue without tenants does. Both have eight slots 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,42 +134,48 @@ def _waits(board: Board) -> list[Wait]:
     ]
 
 
-def compare(stage: Stage, name: str, fair: Flood, fifo: Flood) -> tuple[Outcome, Outcome]:
-    """Fair and FIFO, as a picture too."""
-    ours, reference = stage.both(
-        lambda: beside(stage, fair, fair=True), lambda: beside(stage, fifo, fair=False)
-    )
+def picture_of(stage: Stage, name: str, flood: Flood, ours: Outcome, reference: Outcome) -> None:
+    """Draw how both ways went, where pictures are wanted."""
     if stage.pictures is not None:
-        title = f"Quiet tenants beside a flood of jobs of {_duration(fair.seconds)}, {SLOTS} slots"
+        title = f"Quiet tenants beside a flood of jobs of {_duration(flood.seconds)}, {SLOTS} slots"
         path = stage.pictures / f"{name}.png"
         stage.tell(picture.draw(path, title, {"FIFO": reference.waits, "fair": ours.waits}))
-    return ours, reference
 
 
-def samples(name: str, ours: Outcome, reference: Outcome) -> dict[str, Sample]:
-    """Both ways' waits by metric name."""
-    found = {}
-    for (share, fair), (_, fifo) in zip(ours.percentiles(), reference.percentiles(), strict=True):
-        found[f"{name}_{share}"] = Sample(fair, fifo)
-        found[f"fifo_{name}_{share}"] = Sample(fifo)
+def samples(name: str, windows: Sequence[tuple[Outcome, Outcome]]) -> dict[str, list[Sample]]:
+    """Both ways' waits by metric name, a sample for each window."""
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for ours, reference in windows:
+        for (share, fair), (_, fifo) in zip(
+            ours.percentiles(), reference.percentiles(), strict=True
+        ):
+            found[f"{name}_{share}"].append(Sample(fair, fifo))
+            found[f"fifo_{name}_{share}"].append(Sample(fifo))
     return found
 
 
-def short_jobs(stage: Stage) -> Mapping[str, Sample]:
-    """A flood of jobs as short as the quiet tenants' own, until it is over."""
+def short_jobs(stage: Stage) -> Mapping[str, Sequence[Sample]]:
+    """A flood of jobs as short as the quiet tenants' own, until it is over: in turns, fair and FIFO."""
     flood = Flood(stage.sizes.flood_jobs, WORK)
-    ours, reference = compare(stage, "noisy_neighbour", flood, flood)
-    return {
-        **samples("noisy_neighbour", ours, reference),
-        "noisy_neighbour_flood": Sample(ours.seconds, reference.seconds),
-    }
+    windows = stage.windows(
+        stage.sizes.flood_windows,
+        lambda: beside(stage, flood, fair=True),
+        lambda: beside(stage, flood, fair=False),
+    )
+    picture_of(stage, "noisy_neighbour", flood, *windows[-1])
+    seconds = [Sample(ours.seconds, reference.seconds) for ours, reference in windows]
+    return {**samples("noisy_neighbour", windows), "noisy_neighbour_flood": seconds}
 
 
-def long_jobs(stage: Stage) -> Mapping[str, Sample]:
+def long_jobs(stage: Stage) -> Mapping[str, Sequence[Sample]]:
     """A flood of jobs that keep all slots for long. FIFO gets two of them a slot, or the wait would have no end."""
     seconds = stage.sizes.slow_seconds
     fair, fifo = (Flood(jobs, seconds, 2 * seconds) for jobs in (100 * SLOTS, 2 * SLOTS))
-    return samples("noisy_neighbour_slow", *compare(stage, "noisy_neighbour_slow", fair, fifo))
+    both = stage.both(
+        lambda: beside(stage, fair, fair=True), lambda: beside(stage, fifo, fair=False)
+    )
+    picture_of(stage, "noisy_neighbour_slow", fair, *both)
+    return samples("noisy_neighbour_slow", [both])
 
 
 def _duration(seconds: float) -> str:
@@ -196,6 +203,7 @@ BENCHMARKS = (
             ),
         ),
         short_jobs,
+        most_runs=1,  # of several windows
     ),
     Benchmark(
         f"the same beside jobs of 10 s, watched for 20 s, {SLOTS} slots",

@@ -7,8 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import comb
 from pathlib import Path
 from typing import Any, Literal
+
+#: Windows that disagree on a budget are judged by their median up to this spread, and not at all beyond it.
+MAX_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,8 @@ class Budget:
     def __str__(self) -> str:
         return f"{self.of} {self.sign} {self.limit:g}"
 
-    def met(self, value: float, ratio: float | None) -> bool:
+    def met(self, measured: float | None) -> bool:
         """Whether it is kept; a ratio that is missing keeps nothing."""
-        measured = value if self.of == "value" else ratio
         if measured is None:
             return False
         return measured >= self.limit if self.sign == ">=" else measured <= self.limit
@@ -49,7 +52,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one run measured: ours, and the reference where there is one."""
+    """What one window measured: ours, and the reference beside it where there is one.
+
+    A run has one window or several. Whatever else the machine does during a window slows both down.
+    """
 
     value: float
     reference: float | None = None
@@ -57,7 +63,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """A metric over all runs. `value` and `reference_value` are medians, `ratio` theirs."""
+    """A metric over all windows of all runs.
+
+    `value` and `reference_value` are medians. `ratio` is the median of the windows' own ratios: a neighbour's burst in
+    one window changes both of its sides, and not the others. `ok` is None where there is no budget, and where `noisy`.
+    """
 
     name: str
     value: float
@@ -67,37 +77,72 @@ class Result:
     ratio: float | None
     budget: str | None
     ok: bool | None
+    noisy: bool
     runs: list[float]
     reference_runs: list[float]
 
     @property
     def spread(self) -> float | None:
-        """Largest minus smallest run, as a share of the median; None for a single run or a median of 0."""
-        if len(self.runs) < 2 or not self.value:
-            return None
-        return (max(self.runs) - min(self.runs)) / self.value
+        """Largest minus smallest window, as a share of the median; None for a single one or a median of 0."""
+        return _spread(self.runs, self.value)
 
 
 def summarize(metric: Metric, samples: Sequence[Sample]) -> Result:
     """The result of a metric's samples, at least one."""
     runs = [sample.value for sample in samples]
     references = [sample.reference for sample in samples if sample.reference is not None]
-    value = statistics.median(runs)
-    reference = statistics.median(references) if references else None
-    ratio = value / reference if reference else None
+    ratios = [sample.value / sample.reference for sample in samples if sample.reference]
+    ratio = statistics.median(ratios) if ratios else None
     budget = metric.budget
+    judged = runs if budget is None or budget.of == "value" else ratios
+    noisy = budget is not None and _too_noisy(budget, judged)
     return Result(
         name=metric.name,
-        value=_short(value),
+        value=_short(statistics.median(runs)),
         unit=metric.unit,
         reference=metric.reference,
-        reference_value=None if reference is None else _short(reference),
+        reference_value=_short(statistics.median(references)) if references else None,
         ratio=None if ratio is None else round(ratio, 3),
         budget=None if budget is None else str(budget),
-        ok=None if budget is None else budget.met(value, ratio),
+        ok=None if budget is None or noisy else budget.met(_median(judged)),
+        noisy=noisy,
         runs=[_short(run) for run in runs],
         reference_runs=[_short(run) for run in references],
     )
+
+
+def _too_noisy(budget: Budget, judged: Sequence[float]) -> bool:
+    """Whether the windows disagree on the budget, and lie too far apart for their median to settle it.
+
+    What counts is the interval that holds the true median with 90 % confidence or more, whatever the distribution: all
+    windows but as many at each end as the binomial distribution allows (Conover, "Practical Nonparametric
+    Statistics", 3.2).
+    """
+    ordered = sorted(judged)
+    cut = _cut(len(ordered))
+    inner = ordered[cut : len(ordered) - cut]
+    if len(inner) < 2 or budget.met(inner[0]) == budget.met(inner[-1]):
+        return False
+    return (_spread(inner, statistics.median(ordered)) or 0.0) > MAX_SPREAD
+
+
+def _cut(windows: int) -> int:
+    """How many windows may be left out at each end."""
+    cut, tail = (
+        0,
+        0.5**windows,
+    )  # the probability that at most `cut` windows lie below the true median
+    while (tail := tail + comb(windows, cut + 1) * 0.5**windows) <= 0.05:
+        cut += 1
+    return cut
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _spread(values: Sequence[float], median: float) -> float | None:
+    return (max(values) - min(values)) / median if len(values) > 1 and median else None
 
 
 def document(machine: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:

@@ -34,10 +34,11 @@ class Sizes:
     crash_jobs: int = 1_000
     kill_period: float = 1.0
     horizon_seconds: float = 60.0
-    horizon_window: float = 10.0
+    horizon_window: float = 2.5
     idle_seconds: float = 20.0
     memory_jobs: tuple[int, int] = (100_000, 1_000_000)
     flood_jobs: int = 10_000
+    flood_windows: int = 5
     slow_seconds: float = 10.0
     tenants: int = 10_000
     tenant_jobs: int = 1_000_000
@@ -52,8 +53,8 @@ class Sizes:
 #: For a look while developing: a minute or two altogether; the numbers are rough.
 QUICK = Sizes(
     drain_jobs=20_000, claim_seconds=0.3, pickups=40, polled_pickups=10, enqueue_seconds=0.7, bulk_jobs=20_000,
-    crash_jobs=300, kill_period=0.7, horizon_seconds=12.0, horizon_window=3.0, idle_seconds=5.0,
-    memory_jobs=(20_000, 60_000), flood_jobs=2_000, slow_seconds=2.0, tenants=2_000, tenant_jobs=100_000, tenant_seconds=3.0,
+    crash_jobs=300, kill_period=0.7, horizon_seconds=8.0, horizon_window=1.0, idle_seconds=5.0,
+    memory_jobs=(20_000, 60_000), flood_jobs=2_000, flood_windows=2, slow_seconds=2.0, tenants=2_000, tenant_jobs=100_000, tenant_seconds=3.0,
     cap_claims=10_000, cap_kill_period=1.5, serial_jobs=500, beside_jobs=20_000, rate_seconds=4.0,
 )  # fmt: skip
 
@@ -161,13 +162,21 @@ class Stage:
             self._shown = time.monotonic()
             self.show(done, total, text)
 
-    def both(self, ours: Callable[[], T], reference: Callable[[], U]) -> tuple[T, U]:
-        """Measure ours and the reference, first the one and in the next run first the other."""
-        if self.run % 2 == 0:
+    def both(
+        self, ours: Callable[[], T], reference: Callable[[], U], window: int = 0
+    ) -> tuple[T, U]:
+        """Measure ours and the reference, first the one and in the next run or window first the other."""
+        if (self.run + window) % 2 == 0:
             first = ours()
             return first, reference()
         second = reference()
         return ours(), second
+
+    def windows(
+        self, windows: int, ours: Callable[[], T], reference: Callable[[], U]
+    ) -> list[tuple[T, U]]:
+        """Measure both in so many windows, one right after the other."""
+        return [self.both(ours, reference, window) for window in range(windows)]
 
 
 @dataclass(frozen=True)
@@ -176,11 +185,11 @@ class Benchmark:
 
     Args:
         about: what is run, in a sentence.
-        measure: one run; a sample by metric name.
+        measure: one run; by metric name a sample, or one for each window of the run.
         most_runs: for those that take minutes.
     """
 
     about: str
     metrics: tuple[Metric, ...]
-    measure: Callable[[Stage], Mapping[str, Sample]]
+    measure: Callable[[Stage], Mapping[str, Sample | Sequence[Sample]]]
     most_runs: int | None = None

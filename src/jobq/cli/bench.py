@@ -14,7 +14,7 @@ def bench(
         str | None,
         typer.Option(metavar="NAME", help="Run this one, or those that begin so."),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each; the median counts.")] = 5,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, rough numbers.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if a budget is missed.")
@@ -34,7 +34,7 @@ def bench(
     """Measure jobq on this machine, beside references and budgets.
 
     In databases of its own, which are made and dropped: the configured one is not touched. All of them
-    take about a quarter of an hour; docs/benchmarks.md tells what each does.
+    take about half an hour; docs/benchmarks.md tells what each does.
     """
     from jobq.bench import run  # the engine and the client, which other commands need not
 
