@@ -61,7 +61,7 @@ WAITING: dict[str, tuple[dict[str, Any], Ahead, Reason, str]] = {
     ),
     "unknown kind": (
         {"knowing": 0}, IDLE, Reason.UNKNOWN_KIND,
-        "No live worker that serves queue mail has a handler for kind nap: the attempt will fail.",
+        "No live worker that serves queue mail has a handler for kind nap: it waits, at no cost in attempts, until one that has starts.",
     ),
     "cap": (
         {"limits": (CAP,)}, IDLE, Reason.TENANT_CAP,

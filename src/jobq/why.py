@@ -138,7 +138,7 @@ def _for_people(facts: Facts) -> Iterator[Why]:
         yield Why(
             Reason.UNKNOWN_KIND,
             f"No live worker that serves queue {_name(facts.queue)} has a handler for kind {_name(facts.kind)}: "
-            "the attempt will fail.",
+            "it waits, at no cost in attempts, until one that has starts.",
             {"queue": facts.queue, "kind": facts.kind, "workers": facts.serving},
         )
 

@@ -81,6 +81,7 @@ async def test_the_oldest_of_each_priority_is_told_and_what_is_held(
         put(conn, "QUEUED", queue=f"q{minutes % 2}", priority=priority, ready_at=ready)
     put(conn, "SCHEDULED", priority=3)
     put(conn, "QUEUED", held_by="kind:x", ready_at=sql.SQL("now()"))
+    put(conn, "QUEUED", held_by="unknown_kind:x in default", ready_at=sql.SQL("now()"))
     for _ in range(2):
         put(conn, "QUEUED", held_by="key:kind:x", ready_at=sql.SQL("now()"))
     text = (await http.get("/metrics")).text
@@ -88,7 +89,11 @@ async def test_the_oldest_of_each_priority_is_told_and_what_is_held(
     assert {label: age // 60 for label, age in found.items()} == {
         'priority="-100"': 2, 'priority="0"': 9, 'priority="100"': 1, 'priority="other"': 6,
     }  # fmt: skip
-    assert values(text, "jobq_held_jobs") == {'reason="kind"': 1, 'reason="key"': 2}
+    assert values(text, "jobq_held_jobs") == {
+        'reason="kind"': 1,
+        'reason="key"': 2,
+        'reason="unknown_kind"': 1,
+    }
     assert values(text, "jobq_queue_jobs")['queue="q1",status="queued"'] == 3
 
 

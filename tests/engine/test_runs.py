@@ -169,17 +169,6 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_job(
     assert "wrapped returned a coroutine" in job["last_error"]
 
 
-async def test_an_unknown_kind_is_retried_and_names_what_is_known(
-    database_url: str, jobs: Jobs
-) -> None:
-    async def known() -> None: ...
-
-    async with working(database_url, handlers(known=known)):
-        job = await jobs.reach(jobs.put("unheard.of", max_attempts=2), "DEAD")
-    assert "unheard.of" in job["last_error"]
-    assert "known" in job["last_error"]
-
-
 @pytest.mark.case("B16", "B17")
 async def test_payloads_that_only_the_database_accepts_end_their_own_job(
     database_url: str, jobs: Jobs
@@ -203,11 +192,12 @@ async def test_payloads_that_only_the_database_accepts_end_their_own_job(
     async with working(
         database_url, handlers(typed=typed, whole=whole), concurrency=10, max_attempts=2
     ):
-        await jobs.finished([*bad, *whole_ids, *odd, *good])
+        await jobs.finished([*bad, *whole_ids, *good])
     assert jobs.statuses(good) == {"DONE": 20}
     assert {jobs[id_]["attempts"] for id_ in good} == {1}
     assert jobs.statuses(bad) == {"FAILED": len(bad)}
-    assert jobs.statuses(odd) == {"DEAD": 3}
+    assert jobs.statuses(odd) == {"QUEUED": 3}
+    assert {jobs[id_]["attempts"] for id_ in odd} == {0}
     assert jobs.statuses(whole_ids) == {"FAILED": 1, "DONE": 5}
     assert [jobs[id_]["result"] for id_ in whole_ids[2:]] == ["text", [1, 2], 5, {}]
 

@@ -20,7 +20,7 @@ MAIL = Lane("mail", "acme", 0)
 HOLDING = {"kind", "key"}
 _leases: Iterator[int] = count(1000)
 _WORKER = {
-    "host": "h", "pid": 1, "version": "v", "kinds": [], "slots": 1, "express": 0, "running": 0, "draining": False,
+    "host": "h", "pid": 1, "version": "v", "kinds": ["send", "test", "flood", "stuck", "k", "l"], "slots": 1, "express": 0, "running": 0, "draining": False,
     "claim_loop_ok": True, "finished_per_second": 0.0, "run_seconds": None, "claimed_ago": 0.0, "ttl": 3600,
 }  # fmt: skip
 
@@ -38,9 +38,9 @@ def limit(conn: Conn, which: str, name: str | None = None, **change: Any) -> Non
     run_sync(conn, STORE.limiters.set_limiter(which, name or NAMES[which], change))
 
 
-def serve(conn: Conn, id_: str = "w", queues: Sequence[str] | None = None) -> None:
+def serve(conn: Conn, id_: str = "w", queues: Sequence[str] | None = None, **changes: Any) -> None:
     """Let a worker live that serves some queues, by default all."""
-    run_sync(conn, STORE.upkeep.beat({**_WORKER, "id": id_, "queues": queues}))
+    run_sync(conn, STORE.upkeep.beat({**_WORKER, "id": id_, "queues": queues, **changes}))
 
 
 def queued(conn: Conn, many: int = 1, /, **columns: Any) -> list[int]:

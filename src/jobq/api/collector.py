@@ -56,7 +56,7 @@ class DatabaseCollector(Collector):
             _merged([((_priority(number),), age) for number, age in sorted(found.oldest_by_priority.items())], max),
         )  # fmt: skip
         yield _gauge(
-            "jobq_held_jobs", "Queued jobs that wait for a limit of their kind or concurrency key.", ["reason"],
+            "jobq_held_jobs", "Queued jobs kept aside: for a limit of their kind or concurrency key, or as no live worker knows their kind.", ["reason"],
             {(reason,): float(jobs) for reason, jobs in found.held.items()},
         )  # fmt: skip
         tenants = Labels()

@@ -32,6 +32,8 @@ COUNT_STATEMENT_LIMIT = 25.0
 
 _STATUSES = ("SCHEDULED", "QUEUED", "RUNNING", "DEAD", "FAILED")
 LIVE = ("SCHEDULED", "QUEUED", "RUNNING")
+#: What jobs are held for.
+HELD = ("kind", "key", "unknown_kind")
 #: What can be paused.
 PAUSABLE = ("tenant", "queue", "kind")
 
@@ -47,7 +49,7 @@ class Snapshot:
         queues: queue -> status -> jobs.
         oldest_queued: queue -> seconds since its oldest queued job became due.
         oldest_by_priority: the same by priority.
-        held: kind or key -> queued jobs that are held for it, outside the claim index.
+        held: kind, key or unknown_kind -> queued jobs that are held for it, outside the claim index.
         oldest_running: seconds that the oldest run has been running.
         backlogs: tenant -> queued jobs, the largest ten.
         paused: scope -> how many tenants, queues or kinds are paused.
@@ -61,7 +63,7 @@ class Snapshot:
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
     oldest_queued: dict[str, float] = field(default_factory=dict)
     oldest_by_priority: dict[int, float] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=lambda: {"kind": 0, "key": 0})
+    held: dict[str, int] = field(default_factory=lambda: dict.fromkeys(HELD, 0))
     oldest_running: float = 0.0
     backlogs: dict[str, int] = field(default_factory=dict)
     paused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PAUSABLE, 0))
@@ -172,8 +174,8 @@ def _add_live(found: Snapshot, rows: list[Record]) -> None:
             found.oldest_queued[queue] = max(found.oldest_queued.get(queue, 0.0), age)
             oldest = found.oldest_by_priority.get(priority, 0.0)
             found.oldest_by_priority[priority] = max(oldest, age)
-        found.held["kind"] += row["held_for_kind"]
-        found.held["key"] += row["held_for_key"]
+        for reason in HELD:
+            found.held[reason] += row[f"held_for_{reason}"]
         found.oldest_running = max(found.oldest_running, row["oldest_running"] or 0.0)
 
 

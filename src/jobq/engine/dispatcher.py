@@ -16,6 +16,7 @@ from jobq.engine.discovery import Discovery
 from jobq.engine.lanes import MOST_TENANTS, Hint
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Retry, Session
+from jobq.engine.strangers import Strangers
 from jobq.model import ClaimedJob
 from jobq.store import Blocked, Claimed, ClaimSettings, RunStore
 
@@ -39,7 +40,7 @@ class Dispatcher:
         start: starts a claimed job in its pool.
         may_claim: whether outcomes are recorded fast enough to take on more.
         claimed: called with the seconds each claim took.
-        blocked: called with the jobs that a limit kept from starting.
+        blocked: called with the jobs that may not start: a limit keeps them, or their kind is unknown here.
     """
 
     session: Session
@@ -66,6 +67,7 @@ class Dispatcher:
     #: Leases of claims whose answer was lost or too late -> when to look (again) what they took (monotonic).
     _lost: dict[int, list[float]] = field(default_factory=dict)
     _retry: Retry = field(default_factory=Retry)
+    _strangers: Strangers = field(default_factory=Strangers)
 
     def wake(self) -> None:
         """A slot is free, or something was queued."""
@@ -120,6 +122,9 @@ class Dispatcher:
             self._poll = min(self._poll * 2, self.poll_interval)
             for pool in self.pools:
                 pool.table.ask_again(now, polling=True)
+            if self._strangers.forget(now):
+                for pool in self.pools:
+                    pool.table.meet_again()
         if not self.may_claim():
             return FIRST_POLL
         if not any(pool.free_express for pool in self.pools):
@@ -147,7 +152,9 @@ class Dispatcher:
         lease = secrets.randbits(63)
         began = time.monotonic()
         try:
-            call = self.runs.claim(lease, free, pool.table.shares(plan), self.settings)
+            call = self.runs.claim(
+                lease, free, pool.table.shares(plan), self.settings, self._strangers.left_out
+            )
             claimed = await self.session.run(call)
             pool.table.answered(plan, claimed, free, time.monotonic())
         except (psycopg.Error, OSError) as error:
@@ -171,6 +178,7 @@ class Dispatcher:
             self._poll_at = min(self._poll_at, time.monotonic() + self._poll)
         if claimed.blocked:
             self.blocked(claimed.blocked)
+            self._strangers.met(claimed.blocked, time.monotonic())
             if _got_nowhere(claimed):
                 pauses = (b.retry_in for b in claimed.blocked if b.retry_in is not None)
                 self._again_at = time.monotonic() + min(pauses, default=FIRST_POLL)
@@ -207,7 +215,9 @@ class Dispatcher:
 
 def _got_nowhere(claimed: Claimed) -> bool:
     """Whether the same claim would meet the same jobs again: none started, left the index, or is left alone from now on."""
-    return not claimed.jobs and not any(job.held or job.whole_lane for job in claimed.blocked)
+    return not claimed.jobs and not any(
+        job.held or job.whole_lane or job.unknown_kind for job in claimed.blocked
+    )
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -65,6 +65,8 @@ class LaneState:
     turn: int = 0
     #: Discovery round in which it was last of use.
     seen: int = 0
+    #: Jobs of kinds that claims leave out were walked over: a head below the floor may be one of those, which is no news.
+    walked: bool = False
 
     def announce(self, first: datetime, last: datetime) -> None:
         """Jobs due between first and last were queued."""
@@ -99,6 +101,12 @@ class LaneState:
         """A claim found nothing."""
         self.below.clear()
         self.ready = False
+
+    def walked_over(self, until: datetime, *, to_the_end: bool) -> None:
+        """A claim left kinds out; `to_the_end`: and walked over all that was due by `until`."""
+        self.walked = True
+        if to_the_end and (self.floor is None or (until, 0) > self.floor):
+            self.floor = (until, 0)
 
 
 class LaneTable:
@@ -160,7 +168,7 @@ class LaneTable:
                 continue
             state = self._state(head.lane)
             state.seen = max(state.seen, round_)
-            if state.floor is None or (head.run_at, head.id) > state.floor:
+            if state.floor is None or state.walked or (head.run_at, head.id) > state.floor:
                 state.ready = True
             else:
                 state.announce(head.run_at, state.floor[0])
@@ -218,9 +226,15 @@ class LaneTable:
         """Distrust all floors once: hints may have been lost."""
         for lanes in self._by_tenant.values():
             for state in lanes.values():
-                state.floor = None
+                state.floor, state.walked = None, False
                 state.below.clear()
         self.must_look = True
+
+    def meet_again(self) -> None:
+        """No kind is left out any more: what was walked over counts again."""
+        for lanes in self._by_tenant.values():
+            for state in lanes.values():
+                state.walked = False
 
     def shares(self, plan: Sequence[tuple[str, int]]) -> list[Share]:
         """What to claim for a plan of the clock; a claim is in flight from now on."""
@@ -251,7 +265,8 @@ class LaneTable:
             taken = by_tenant.get(tenant, [])
             cut = found >= free and index >= last_served
             if taken or not cut:
-                self._settle(tenant, taken, exhausted=len(taken) < most and not cut)
+                exhausted = len(taken) < most and not cut
+                self._settle(tenant, taken, exhausted=exhausted, walked=claimed.walked)
         self._keep_off(claimed.blocked, now)
         if claimed.jobs:
             self.let_rejoin()
@@ -311,7 +326,7 @@ class LaneTable:
         """Jobs that stay where they are lie below the floor by now; their tenant or queue is left alone."""
         left: dict[Lane, list[datetime]] = defaultdict(list)
         for job in blocked:
-            if not job.held:
+            if not job.held and not job.unknown_kind:
                 left[job.lane].append(job.run_at)
         for lane, times in left.items():
             self._state(lane).announce(min(times), max(times))
@@ -347,7 +362,9 @@ class LaneTable:
     def _in_order(self, tenant: str) -> list[LaneState]:
         return sorted(self._open(tenant), key=lambda state: (-state.lane.priority, state.turn))
 
-    def _settle(self, tenant: str, met: list[Met], *, exhausted: bool) -> None:
+    def _settle(
+        self, tenant: str, met: list[Met], *, exhausted: bool, walked: datetime | None
+    ) -> None:
         order = self._in_order(tenant)
         last: dict[Lane, Position] = {}
         for lane, position in met:
@@ -363,3 +380,5 @@ class LaneTable:
                 state.turn = next(self._turn)
             elif done:
                 state.empty()
+            if walked is not None and (done or state.lane in last):
+                state.walked_over(walked, to_the_end=done)

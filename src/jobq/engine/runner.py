@@ -35,8 +35,6 @@ GRACE = 10.0
 YOUNG = 0.05
 #: Frames of a traceback kept in the error text.
 MOST_FRAMES = 12
-#: Kinds named to somebody who used one that is unknown.
-MOST_NAMED = 10
 
 
 class Stop(StrEnum):
@@ -57,7 +55,7 @@ class Run:
     #: What its tenant was charged when it started.
     charge: Charge
     started: float
-    handler: Handler | None = None
+    handler: Handler = field(init=False)
     task: asyncio.Task[None] | None = None
     context: Context | None = None
     timer: asyncio.TimerHandle | None = None
@@ -78,7 +76,7 @@ class Run:
     @property
     def threaded(self) -> bool:
         """Whether it runs in a thread, which cannot be cancelled."""
-        return self.handler is not None and not self.handler.is_async
+        return not self.handler.is_async
 
 
 @dataclass
@@ -109,7 +107,7 @@ class Runner:
         """Start a run; returns at once."""
         if self._loop is None:  # kept, since asking for it costs a system call on Python 3.11
             self._loop = asyncio.get_running_loop()
-        run.handler = self.handlers.get(run.job.kind)
+        run.handler = self.handlers[run.job.kind]  # claims leave other kinds alone
         run.task = self._loop.create_task(self._run(run))
         if run.job.timeout < 2 * YOUNG:
             self._watch(run)
@@ -169,8 +167,6 @@ class Runner:
         job, handler = run.job, run.handler
         if run.stop is not None:
             return _stopped(run)
-        if handler is None:
-            return _outcome(run, Verdict.RETRY, self._unknown(job.kind))
         try:
             value = None if job.payload is None else decode(job.payload)
             arguments = handler.bind(value)
@@ -244,13 +240,6 @@ class Runner:
             "a handler does not stop", job_id=run.job.id, kind=run.job.kind, reason=str(run.stop)
         )
         self.settled(run, _stopped(run))
-
-    def _unknown(self, kind: str) -> str:
-        known = sorted(self.handlers)
-        named = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
-        return clean_text(
-            f"UnknownKind: this worker has no handler for {kind[:200]!r}; it knows {named or 'none'}"
-        )
 
     def _reporter(self, claim: Claim) -> Callable[[float, str], None]:
         def report(fraction: float, text: str) -> None:

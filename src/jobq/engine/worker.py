@@ -161,6 +161,7 @@ class Worker:
             await self._side.run(self._upkeep.register_kinds(kinds))
         # Known to live before it claims: which job of a concurrency key comes first depends on who serves its queue.
         await self._side.run(self._upkeep.beat(self._describe()))
+        self._limits.review()  # jobs that waited for a worker with these handlers
         self._heartbeat.start()
         self._claiming = self._spawn(self.dispatcher.run)
         self._spawn(self.recorder.run)
@@ -242,7 +243,7 @@ class Worker:
                 self.active.cancel_hint(ids)
 
     def _blocked(self, jobs: Sequence[Blocked]) -> None:
-        for reason, n in Counter(job.reason for job in jobs).items():
+        for reason, n in Counter(job.reason for job in jobs if not job.unknown_kind).items():
             self.metrics.limiter_blocked(reason, n)
         if any(job.held and job.retry_in is not None for job in jobs):
             self._limits.review()
@@ -323,8 +324,9 @@ class Worker:
     def _build_claims(self, runs: RunStore, channel: str) -> None:
         settings = self.settings
         stamp = ClaimSettings(
-            self.id, settings.lease_duration, GRACE, settings.max_attempts, settings.job_timeout
-        )
+            self.id, settings.lease_duration, GRACE, settings.max_attempts, settings.job_timeout,
+            sorted(self.handlers),
+        )  # fmt: skip
         self.dispatcher = Dispatcher(
             self._side, runs, Discovery(self._side, self._upkeep, self.pools), self.pools, stamp,
             settings.poll_interval, settings.keep_payload, self.active.start, self._may_claim, self.metrics.claimed,

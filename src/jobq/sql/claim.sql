@@ -2,8 +2,9 @@
 -- of one lane: after (run_at, id), up to until; a share's spans come as array literals, so that no share looks at those of
 -- others. Locks only what it takes, so that rivals take the next ones. Commits asynchronously, alone of all state
 -- changes: a claim that a crash of the server forgets is a job that is claimed again.
--- Jobs that a limit may concern are put to admit; those that may not start come back after the claimed ones, with
--- what blocks them.
+-- Jobs that a limit may concern are put to admit, those of kinds beyond `kinds` (NULL: all are known) to refuse_kinds; those that may not
+-- start come back after the claimed ones, with what blocks them. Kinds in `left_out` are walked over; the last row is then the
+-- time up to which that was done.
 WITH hasty AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true) AS commit
 ), picked AS MATERIALIZED (
@@ -20,6 +21,7 @@ WITH hasty AS MATERIALIZED (
             WHERE j.status = 'QUEUED' AND j.held_by IS NULL
               AND j.queue = span.queue AND j.tenant = span.tenant AND j.priority = span.priority
               AND (j.run_at, j.id) > (span.after_run_at, span.after_id) AND j.run_at <= least(span.until, now())
+              AND (%(left_out)s::text[] = '{{}}' OR {schema}.unknown_kind(j.kind, j.queue) <> ALL (%(left_out)s::text[]))
             ORDER BY j.run_at, j.id
             LIMIT share.most
             FOR NO KEY UPDATE SKIP LOCKED
@@ -27,16 +29,22 @@ WITH hasty AS MATERIALIZED (
         LIMIT share.most
     ) job
     LIMIT %(free)s
+), strange AS MATERIALIZED (
+    SELECT array_agg(id) AS ids, count(*) = (SELECT count(*) FROM picked) AS nothing_else FROM picked
+    WHERE %(kinds)s::text[] IS NOT NULL AND kind NOT IN (SELECT unnest(%(kinds)s::text[]))
+    HAVING count(*) > 0
 ), limited AS (
     SELECT array_agg(id) AS ids FROM picked
-    WHERE concurrency_key IS NOT NULL
+    WHERE (id = ANY ((SELECT ids FROM strange)::bigint[])) IS NOT TRUE AND (concurrency_key IS NOT NULL
        OR tenant IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'tenant' AND name = ANY (ARRAY(SELECT tenant FROM picked)))
        OR queue IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'queue' AND name = ANY (ARRAY(SELECT queue FROM picked)))
-       OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind' AND name = ANY (ARRAY(SELECT kind FROM picked)))
+       OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind' AND name = ANY (ARRAY(SELECT kind FROM picked))))
     HAVING count(*) > 0
 ), blocked AS MATERIALIZED (
     SELECT b.blocked_id, b.reason, b.blocked_by, b.held, b.retry_in
     FROM limited, LATERAL {schema}.admit(%(lease)s, limited.ids) b
+    UNION ALL
+    SELECT b.blocked_id, b.reason, b.blocked_by, b.held, NULL FROM strange, LATERAL {schema}.refuse_kinds(strange.ids, strange.nothing_else) b
 ), claimed AS (
     UPDATE {schema}.job j
     SET status = 'RUNNING', attempts = least(j.attempts, 2147483646) + 1, lease = %(lease)s, worker = %(worker)s,
@@ -55,3 +63,6 @@ UNION ALL
 SELECT p.id, p.kind, p.queue, p.tenant, p.priority, NULL, b.held::integer, NULL, NULL, p.run_at, b.retry_in, NULL, NULL,
        b.reason, b.blocked_by
 FROM blocked b JOIN picked p ON p.id = b.blocked_id
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, now(), NULL, NULL, NULL, 'walked', NULL
+WHERE %(left_out)s::text[] <> '{{}}'

@@ -89,7 +89,7 @@ COMMENT ON COLUMN {schema}.job.ready_at IS 'When it last became QUEUED; waiting 
 COMMENT ON COLUMN {schema}.job.lease IS 'Random number drawn by the claim; every later write of that run demands it.';
 COMMENT ON COLUMN {schema}.job.lease_until IS 'When the lease ends unless it is extended.';
 COMMENT ON COLUMN {schema}.job.deadline IS 'Timeout plus grace of this run; no lease is extended past it.';
-COMMENT ON COLUMN {schema}.job.held_by IS 'Why it may not be claimed (kind:x, key:y), or NULL.';
+COMMENT ON COLUMN {schema}.job.held_by IS 'Why it may not be claimed (kind:x, key:y, unknown_kind:x in queue), or NULL.';
 COMMENT ON COLUMN {schema}.job.meta IS 'Request id, trace context.';
 COMMENT ON COLUMN {schema}.job.history IS 'Earlier attempts, the last 20: attempt, startedAt, endedAt, worker, outcome, error.';
 
@@ -488,12 +488,23 @@ BEGIN ATOMIC
     ORDER BY found.ord;
 END;
 
--- Whether a job of this queue, tenant and kind could start: none is paused or at its cap, and a live worker serves the queue.
--- A kind of NULL is not asked.
+-- What a job is held by whose kind no live worker of its queue knows; a worker that leaves a kind out of its claims names it so, too.
+CREATE FUNCTION {schema}.unknown_kind(kind text, queue text) RETURNS text LANGUAGE sql IMMUTABLE
+RETURN 'unknown_kind:' || left(kind, 128) || ' in ' || left(queue, 128);
+
+-- Whether a live worker that serves a queue has a handler for a kind and still takes on jobs.
+CREATE FUNCTION {schema}.knows_kind(kind text, queue text) RETURNS boolean LANGUAGE sql STABLE
+RETURN EXISTS (SELECT FROM {schema}.worker w
+               WHERE w.expires_at > clock_timestamp() AND NOT w.draining AND knows_kind.kind = ANY (w.kinds)
+                 AND (w.queues IS NULL OR knows_kind.queue = ANY (w.queues)));
+
+-- Whether a job of this queue, tenant and kind could start: none is paused or at its cap, and a live worker serves the queue and knows
+-- the kind. A kind of NULL is not asked.
 CREATE FUNCTION {schema}.startable(queue text, tenant text, kind text) RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
 BEGIN
     RETURN EXISTS (SELECT FROM {schema}.worker w
-                   WHERE w.expires_at > clock_timestamp() AND (w.queues IS NULL OR startable.queue = ANY (w.queues)))
+                   WHERE w.expires_at > clock_timestamp() AND (w.queues IS NULL OR startable.queue = ANY (w.queues))
+                     AND (startable.kind IS NULL OR startable.kind = ANY (w.kinds)))
        AND NOT EXISTS (
            SELECT FROM (VALUES ('queue', startable.queue), ('tenant', startable.tenant), ('kind', startable.kind)) AS v(scope, name), LATERAL (
                SELECT l.paused, l.max_running FROM {schema}.limiter l
@@ -625,7 +636,7 @@ BEGIN ATOMIC
                 WHERE n.status = 'QUEUED' AND n.held_by IS NULL AND n.queue = f.queue AND n.tenant = f.tenant
                   AND n.priority = f.priority AND (n.run_at, n.id) > (f.run_at, f.id)
                 ORDER BY n.run_at, n.id LIMIT 500) behind
-            WHERE f.id = met AND behind.kind = f.kind AND (reason LIKE 'kind:%' OR behind.concurrency_key = f.concurrency_key)))
+            WHERE f.id = met AND behind.kind = f.kind AND (reason NOT LIKE 'key:%' OR behind.concurrency_key = f.concurrency_key)))
         FOR NO KEY UPDATE SKIP LOCKED));
 END;
 
@@ -693,6 +704,34 @@ BEGIN
     IF vain AND met IS NOT NULL THEN
         PERFORM {schema}.hold_flood(met, met_by);
     END IF;
+END $function$;
+
+-- Refuses jobs, locked by a claim, whose kinds its worker does not know: they use no attempt. Where no other live worker of their queue
+-- knows the kind they are held; what lies behind them too, where the claim met nothing else. Where one does they stay, and
+-- their lanes are announced, since that worker may have passed over them while they were locked.
+CREATE FUNCTION {schema}.refuse_kinds(candidates bigint[], nothing_else boolean)
+RETURNS TABLE (blocked_id bigint, reason text, blocked_by text, held boolean) LANGUAGE plpgsql AS $function$
+DECLARE
+    met record;
+BEGIN
+    reason := 'unknown_kind';
+    FOR met IN
+        SELECT j.queue, j.kind, j.tenant, j.priority, array_agg(j.id) AS ids, (array_agg(j.id ORDER BY j.run_at DESC, j.id DESC))[1] AS last,
+               min(j.run_at) AS first_due, max(j.run_at) AS last_due
+        FROM {schema}.job j WHERE j.id = ANY (candidates) GROUP BY j.queue, j.kind, j.tenant, j.priority
+    LOOP
+        blocked_by := {schema}.unknown_kind(met.kind, met.queue);
+        held := NOT {schema}.knows_kind(met.kind, met.queue);
+        IF held THEN
+            UPDATE {schema}.job j SET held_by = blocked_by WHERE j.id = ANY (met.ids);
+        ELSE
+            PERFORM {schema}.announce(ARRAY[{schema}.lane_token(met.queue, met.tenant, met.priority)], ARRAY[met.first_due], ARRAY[met.last_due]);
+        END IF;
+        IF held AND nothing_else THEN
+            PERFORM {schema}.hold_flood(met.last, blocked_by);
+        END IF;
+        RETURN QUERY SELECT u.id, refuse_kinds.reason, refuse_kinds.blocked_by, refuse_kinds.held FROM unnest(met.ids) AS u(id);
+    END LOOP;
 END $function$;
 
 -- Puts up to `room` jobs that are held for a reason back into the claim index and announces them: of a key in its order, of a kind
@@ -779,9 +818,10 @@ BEGIN
     END IF;
     FOR i IN 1 .. most LOOP
         previous := reached;
-        SELECT j.id, j.held_by INTO head FROM {schema}.job j WHERE j.held_by > reached COLLATE "C" ORDER BY j.held_by COLLATE "C", j.tenant LIMIT 1;
+        SELECT j.id, j.held_by, j.kind, j.queue INTO head FROM {schema}.job j WHERE j.held_by > reached COLLATE "C" ORDER BY j.held_by COLLATE "C", j.tenant LIMIT 1;
         reached := head.held_by;
         EXIT WHEN reached IS NULL;
+        CONTINUE WHEN reached LIKE 'unknown_kind:%' AND NOT {schema}.knows_kind(head.kind, head.queue);
         SELECT l.rule, l.cap INTO lim FROM {schema}.job j, LATERAL {schema}.limits_of(j) l WHERE j.id = head.id AND l.scope = reached;
         CONTINUE WHEN (lim.rule).paused;
         room := 500;

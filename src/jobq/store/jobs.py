@@ -87,7 +87,7 @@ class JobStore:
     def count_live(self) -> Call[list[Record]]:
         """Live jobs by queue, status and priority, with the ages (seconds) of the oldest queued and running."""
         columns = (
-            "queue", "status", "priority", "jobs", "held_for_kind", "held_for_key", "oldest_queued", "oldest_running",
+            "queue", "status", "priority", "jobs", "held_for_kind", "held_for_key", "held_for_unknown_kind", "oldest_queued", "oldest_running",
         )  # fmt: skip
         return Call("count_live", self._sql["count_live"], {}, _records(columns))
 

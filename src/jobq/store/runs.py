@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -34,11 +34,11 @@ class Share(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A job that a claim met and a limit keeps from starting.
+    """A job that a claim met and that may not start: a limit keeps it, or its worker does not know its kind.
 
     Args:
-        reason: which limit of whom: tenant_cap, queue_paused, kind_rate, key_turn and the like.
-        scope: whose limit it is, such as `tenant:acme`.
+        reason: which limit of whom: tenant_cap, queue_paused, kind_rate, key_turn and the like; or unknown_kind.
+        scope: whose limit it is, such as `tenant:acme`; of an unknown kind what `unknown_kind` in SQL calls it.
         held: whether it left the claim index until the limit lets it pass.
         retry_in: seconds until it is worth trying again, where that is known.
     """
@@ -56,23 +56,36 @@ class Blocked(NamedTuple):
         """Whether it is a limit of its tenant or queue, so that all jobs of its lane wait with it."""
         return self.scope.startswith(("tenant:", "queue:"))
 
+    @property
+    def unknown_kind(self) -> bool:
+        """Whether the worker that met it has no handler for its kind."""
+        return self.reason == "unknown_kind"
+
 
 class Claimed(NamedTuple):
-    """The answer of a claim: jobs that run now, and those that a limit kept from it."""
+    """The answer of a claim.
+
+    Args:
+        jobs: those that run now.
+        blocked: those that may not.
+        walked: where kinds were left out, the time up to which jobs of those were walked over.
+    """
 
     jobs: list[ClaimedJob]
     blocked: list[Blocked]
+    walked: datetime | None = None
 
 
 @dataclass(frozen=True)
 class ClaimSettings:
-    """What every claim of a worker stamps: its name, and durations in seconds."""
+    """What every claim of a worker stamps (its name, and durations in seconds), and the kinds it knows (None: all)."""
 
     worker: str
     lease_seconds: float
     grace: float
     default_max_attempts: int
     default_timeout: float
+    kinds: Sequence[str] | None = None
 
 
 class RunStore:
@@ -82,7 +95,12 @@ class RunStore:
         self._sql = statements
 
     def claim(
-        self, lease: int, free: int, shares: Sequence[Share], settings: ClaimSettings
+        self,
+        lease: int,
+        free: int,
+        shares: Sequence[Share],
+        settings: ClaimSettings,
+        left_out: Iterable[str] = (),
     ) -> Call[Claimed]:
         """QUEUED -> RUNNING for up to `free` jobs: of each share in turn at most what it says.
 
@@ -93,6 +111,7 @@ class RunStore:
             free: slots that are free now.
             shares: what each tenant may have, in the order in which they are served.
             settings: what to stamp.
+            left_out: kinds in queues that are walked over, as `Blocked.scope` names them.
         """
 
         def spans(value: Callable[[Span], object]) -> str:
@@ -106,6 +125,8 @@ class RunStore:
             "grace": settings.grace,
             "default_max_attempts": settings.default_max_attempts,
             "default_timeout": settings.default_timeout,
+            "kinds": None if settings.kinds is None else array(settings.kinds),
+            "left_out": array(left_out),
             "most": array(share.most for share in shares),
             "queues": spans(lambda span: span.lane.queue),
             "tenants": spans(lambda span: span.lane.tenant),
@@ -116,9 +137,10 @@ class RunStore:
         }
 
         def read(rows: list[Row]) -> Claimed:
+            walked = rows.pop()[9] if rows and rows[-1][0] is None else None
             jobs = [_claimed(lease, row) for row in rows if row[-1] is None]
             blocked = [_blocked(row) for row in rows[len(jobs) :]]
-            return Claimed(sorted(jobs, key=_order), blocked)
+            return Claimed(sorted(jobs, key=_order), blocked, walked)
 
         return Call("claim", self._sql["claim"], params, read)
 
