@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from time import perf_counter, time
+from time import time
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -145,17 +145,3 @@ def test_names_of_any_number_and_length_take_no_memory() -> None:
         metrics.submitted(f"{at}" + "x" * 1000)
         metrics.submitted(f"{at}")
     assert len(metrics._submitted._found) <= 2 * MAX_LABELS
-
-
-def test_a_finished_job_costs_microseconds() -> None:
-    """30,000 jobs a second leave 33 us for everything: here the best of many, on a busy machine."""
-    metrics = Metrics(CollectorRegistry())
-
-    def time_of(times: int) -> float:
-        start = perf_counter()
-        for _ in range(times):
-            metrics.finished("email.welcome", "success", 0.2)
-            metrics.waited("default", 0.001)
-        return (perf_counter() - start) / times
-
-    assert min(time_of(1000) for _ in range(50)) < 10e-6

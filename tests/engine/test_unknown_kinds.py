@@ -36,9 +36,9 @@ def held(jobs: Jobs) -> dict[str, int]:
 async def test_a_kind_that_comes_before_its_handler_waits_for_the_deploy_without_an_attempt(
     database_url: str, jobs: Jobs
 ) -> None:
-    jobs.limit("kind", "new", max_running=2)
+    jobs.limit("kind", "new", max_running=8)
     async with working(database_url, handlers(old=old), max_attempts=1):
-        waiting = [*jobs.put_many(1500, "new"), jobs.put("new", concurrency_key="k")]
+        waiting = [*jobs.put_many(600, "new"), jobs.put("new", concurrency_key="k")]
         behind = [*jobs.put_many(20, "old"), jobs.put("old", concurrency_key="k")]
         await jobs.finished(behind)
         await until(lambda: held(jobs) == {SCOPE: len(waiting)}, lambda: str(held(jobs)))

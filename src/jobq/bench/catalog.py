@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from jobq.bench import (
     caps,
     claims,
+    costs,
     drain,
     enqueue,
     footprint,
@@ -33,6 +34,7 @@ ALL: tuple[Benchmark, ...] = (
     *tenants.BENCHMARKS,
     *caps.BENCHMARKS,
     *rates.BENCHMARKS,
+    *costs.BENCHMARKS,
 )
 
 
