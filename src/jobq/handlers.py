@@ -16,9 +16,10 @@ import pydantic_core
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from jobq import fields, limits
+from jobq import fields, functions, limits, round_trip
 from jobq.context import Context
 from jobq.errors import ConfigurationError, InvalidJob, InvalidLimit, InvalidPayload, UnknownKind
+from jobq.payload import decode, encode
 
 _Kind = inspect.Parameter
 
@@ -50,8 +51,9 @@ class Handler:
         timeout: float | timedelta | None = None,
         max_per_key: int | None = None,
     ) -> None:
+        _demand_function(function)
         self.function = function
-        self.name = _describe(function)
+        self.name = functions.describe(function)
         options = {
             "kind": kind,
             "queue": queue,
@@ -70,7 +72,7 @@ class Handler:
         self.max_attempts: int | None = checked.get("max_attempts")
         self.timeout: float | None = checked.get("timeout")
         self.max_per_key: int | None = cap["max_per_key"]
-        self.is_async = _is_coroutine_function(function)
+        self.is_async = functions.is_coroutine_function(function)
         arguments = _Arguments(self.name, function)
         #: Name of the parameter that takes the `Context`, or None.
         self.context_parameter = arguments.context
@@ -94,7 +96,7 @@ class Handler:
         """
         given = self._assign(args, kwargs) if args else kwargs
         if self._adapter is None:
-            return given if self._open else _bind_empty(self.kind, given)
+            return self._check_open(given) if self._open else _bind_empty(self.kind, given)
         try:
             values = self._adapter.validator.validate_python(given)
             payload: dict[str, Any] = self._adapter.serializer.to_python(
@@ -108,7 +110,33 @@ class Handler:
         except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
             reason = f"is no JSON: {error}"
             raise InvalidPayload(f"payload {reason}", fields={"payload": reason}) from None
+        self._demand_unchanged(values, payload)
         return payload
+
+    def _demand_unchanged(self, values: dict[str, Any], payload: dict[str, Any]) -> None:
+        """Refuse what the handler would get back changed: secrets, excluded fields, what a subclass adds."""
+        assert self._adapter is not None
+        try:
+            read = self._adapter.validator.validate_python(round_trip.as_stored(payload))
+        except ValidationError as error:
+            problems = mismatch(self.kind, error).fields
+            raise _invalid(
+                self.kind, {name: f"cannot be read back: {why}" for name, why in problems.items()}
+            ) from None
+        self._demand_equal(values, read)
+
+    def _demand_equal(self, values: dict[str, Any], read: dict[str, Any]) -> None:
+        if problems := dict(round_trip.changes(values, read)):
+            raise _invalid(self.kind, problems)
+
+    def _check_open(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A payload without annotations: JSON is all that is known of it."""
+        try:
+            read = decode(encode(given))
+        except InvalidPayload:
+            return given  # said by whoever encodes it
+        self._demand_equal(given, round_trip.as_stored(read))
+        return given
 
     def _assign(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Positional arguments by name."""
@@ -129,13 +157,15 @@ class Registry(Mapping[str, Handler]):
         self._handlers: dict[str, Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        """Register a handler.
+        """Register a handler; one that is defined anew, as when its module is reloaded, replaces itself.
 
         Raises:
-            ConfigurationError: its kind has one already.
+            ConfigurationError: its kind has another one already.
         """
-        present = self._handlers.setdefault(handler.kind, handler)
-        if present is not handler:
+        present = self._handlers.get(handler.kind)
+        if present is None or functions.is_same_definition(present.function, handler.function):
+            self._handlers[handler.kind] = handler
+        else:
             raise ConfigurationError(
                 f"kind {handler.kind!r} has two handlers: {present.name} and {handler.name}"
             )
@@ -228,7 +258,7 @@ class _Arguments:
         self, function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
     ) -> dict[str, Any]:
         """Annotations of the parameters, those that are strings evaluated where they were written."""
-        target = inspect.unwrap(_plain(function))
+        target = inspect.unwrap(functions.plain(function))
         stand_in = types.FunctionType((lambda: None).__code__, getattr(target, "__globals__", {}))
         stand_in.__annotations__ = {
             name: parameter.annotation
@@ -243,6 +273,21 @@ class _Arguments:
                 f"handler {self._name}: the annotation {error.name!r} cannot be resolved; "
                 "import it at the top of the module, not under TYPE_CHECKING"
             ) from None
+
+
+def _demand_function(function: Any) -> None:
+    if functions.is_unbound_method(function):
+        function = getattr(function, "__func__", function)
+        raise ConfigurationError(
+            f"handler {functions.describe(function)} is a method, and a job has no object to call it on: "
+            "register a function, a static method, or the method of an object: app.job(...)(service.send)"
+        )
+    if not callable(function):
+        raise ConfigurationError(f"a handler must be a function, not {function!r:.100}")
+    if "self" in inspect.signature(function).parameters:
+        raise ConfigurationError(
+            f"handler {functions.describe(function)}: no parameter may be called self; rename it"
+        )
 
 
 def mismatch(kind: str, error: ValidationError) -> InvalidPayload:
@@ -315,23 +360,3 @@ def _is_context(hint: Any) -> bool:
     if typing.get_origin(hint) is not None:
         return any(_is_context(part) for part in typing.get_args(hint))
     return isinstance(hint, type) and issubclass(hint, Context)
-
-
-def _is_coroutine_function(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_plain(function))
-
-
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself of a partial, a bound method or an object that can be called."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.ismethod(function):
-        return function.__func__
-    if not inspect.isroutine(function) and not inspect.isclass(function):
-        return type(function).__call__
-    return function
-
-
-def _describe(function: Callable[..., Any]) -> str:
-    plain = _plain(function)
-    return f"{plain.__module__}.{plain.__qualname__}"

@@ -54,7 +54,7 @@ def test_a_reason_is_one_sentence_and_others_stand_below(cli: Run, conn: Conn) -
 
 
 def test_the_same_as_json(cli: Run, conn: Conn) -> None:
-    id_ = put(conn, "SCHEDULED", run_at=sql.SQL("now() + interval '10 days 12 hours'"))
+    id_ = put(conn, "SCHEDULED", run_at=sql.SQL("now() + interval '10 days 12 hours 30 minutes'"))
     found = cli("why", str(id_), "--json").json
     assert (found["id"], found["status"], found["reason"]) == (id_, "SCHEDULED", "scheduled")
     assert found["sentence"] + "\n" == cli("why", str(id_)).out.splitlines(keepends=True)[0]

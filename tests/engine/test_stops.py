@@ -59,7 +59,7 @@ async def test_a_timeout_longer_than_the_lease_is_not_reclaimed(
 async def test_a_coroutine_that_ignores_its_cancellation_is_recorded_without_it(
     database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobq.engine.runner.GRACE", 0.2)
+    monkeypatch.setattr("jobq.engine.runner.CLEANUP", 0.2)
     release = asyncio.Event()
 
     async def stubborn() -> None:
@@ -73,13 +73,13 @@ async def test_a_coroutine_that_ignores_its_cancellation_is_recorded_without_it(
         id_ = jobs.put("stubborn", timeout=0.1, max_attempts=1)
         await jobs.reach(id_, "DEAD")
         assert worker.running == 1, "its slot stays taken"
-        worker.update_metrics()
+        assert [run.abandoned for run in worker.active.running] == [True]
         release.set()
         await until(lambda: worker.running == 0)
     assert jobs[id_]["status"] == "DEAD"
 
 
-async def test_a_coroutine_that_swallows_its_cancellation_and_returns_is_done(
+async def test_a_result_that_comes_after_the_timeout_is_a_failure(
     database_url: str, jobs: Jobs
 ) -> None:
     async def tidy() -> str:
@@ -87,9 +87,16 @@ async def test_a_coroutine_that_swallows_its_cancellation_and_returns_is_done(
             await asyncio.Event().wait()
         return "finished anyway"
 
-    async with working(database_url, handlers(tidy=tidy)):
-        job = await jobs.reach(jobs.put("tidy", timeout=0.1), "DONE")
-    assert job["result"] == "finished anyway"
+    async def blocking() -> str:
+        time.sleep(0.3)
+        return "finished anyway"
+
+    async with working(database_url, handlers(tidy=tidy, blocking=blocking)):
+        ids = [jobs.put(kind, timeout=0.1, max_attempts=1) for kind in ("tidy", "blocking")]
+        for id_ in ids:
+            job = await jobs.reach(id_, "DEAD")
+            assert job["result"] is None
+            assert job["last_error"] == "TimeoutError: it ran longer than its 0.1s"
 
 
 async def test_a_thread_is_told_at_its_timeout_and_keeps_its_slot(

@@ -17,7 +17,7 @@ from jobq.client.options import DECORATED, EnqueueOptions, JobOptions
 from jobq.client.plan import Request, is_plain
 from jobq.client.record import JobRecord, record
 from jobq.client.synchronous import enqueue_within as enqueue_within_sync
-from jobq.errors import InvalidJob, JobNotFound
+from jobq.errors import ConfigurationError, InvalidJob, JobNotFound
 from jobq.fields import SNAKE, Naming
 from jobq.handlers import Handler, Registry
 from jobq.model import Job, NewJob
@@ -86,8 +86,13 @@ class JobQ:
                 unless said. An operator's setting wins (docs/fairness.md).
 
         Raises:
-            ConfigurationError: the kind has a handler already, or the function cannot be one.
+            ConfigurationError: the kind has a handler already, the function cannot be one, or the kind was
+                left out (`@app.job` without parentheses).
         """
+        if not isinstance(kind, str):
+            raise ConfigurationError(
+                'a handler needs the name of its kind: write @app.job("email.welcome"), not @app.job alone'
+            )
 
         def register(function: Callable[..., Any]) -> JobFunction[..., ..., Any]:
             if isinstance(function, JobFunction):

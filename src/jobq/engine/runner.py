@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from jobq import logs
 from jobq.backoff import seconds as delay_seconds
 from jobq.config import format_duration
 from jobq.context import Context
+from jobq.engine.error_text import error_text, unwrap
 from jobq.errors import InvalidPayload, PermanentError, RetryAfter
 from jobq.handlers import Handler
 from jobq.model import Claim, ClaimedJob, Outcome, Verdict
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 log = logs.get("jobq.worker")
 
-#: Seconds a coroutine has to end after it was cancelled at its timeout, before its outcome is
-#: recorded without it. Also the grace of the deadline that a claim stamps.
+#: Seconds past its timeout for which a run may keep its lease: the grace of the deadline that a claim stamps.
 GRACE = 10.0
+#: Seconds a coroutine has to clean up after it was cancelled at its timeout, before its failure is recorded without it.
+CLEANUP = 1.0
 #: Seconds before a run's timeout is watched: most runs have ended by then, and a timer costs as much as a task.
 YOUNG = 0.05
-#: Frames of a traceback kept in the error text.
-MOST_FRAMES = 12
+#: Bytes of a result; a larger one belongs into a table or a bucket of the application's.
+MAX_RESULT = 1024 * 1024
 
 
 class Stop(StrEnum):
@@ -108,7 +109,9 @@ class Runner:
         if self._loop is None:  # kept, since asking for it costs a system call on Python 3.11
             self._loop = asyncio.get_running_loop()
         run.handler = self.handlers[run.job.kind]  # claims leave other kinds alone
-        run.task = self._loop.create_task(self._run(run))
+        # Each run has a context of its own, empty as that of a new process: what one tenant's job leaves in a
+        # context variable (an error tracker's scope, a locale) is no other job's to find.
+        run.task = self._loop.create_task(self._run(run), context=contextvars.Context())
         if run.job.timeout < 2 * YOUNG:
             self._watch(run)
             return
@@ -186,13 +189,15 @@ class Runner:
                 result = await self._in_thread(handler, arguments)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             return _failed(run, error)
+        if _came_late(run):
+            return _stopped(run)
         return self._succeeded(run, result)
 
     def _succeeded(self, run: Run, result: Any) -> Outcome:
         text = None
         if result is not None:
             try:
-                text = encode(result, name="result")
+                text = encode(result, limit=MAX_RESULT, name="result")
             except InvalidPayload as error:
                 log.warning(
                     "the result is not stored",
@@ -210,7 +215,7 @@ class Runner:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="jobq-handler")
         loop = asyncio.get_running_loop()
-        call = copy_context().run
+        call = contextvars.copy_context().run
         # The error travels as a value: a Future takes no StopIteration, and a KeyboardInterrupt
         # raised in a thread is no signal to this process.
         result, error = await loop.run_in_executor(self._executor, call, _call, handler, arguments)
@@ -222,7 +227,7 @@ class Runner:
         self.stop(run, Stop.TIMEOUT)
         if not run.threaded:
             loop = asyncio.get_running_loop()
-            run.timer = loop.call_later(GRACE, self._overdue, run)
+            run.timer = loop.call_later(CLEANUP, self._overdue, run)
 
     def _overdue(self, run: Run) -> None:
         """A coroutine goes on although it was cancelled: its outcome is recorded, its slot stays taken."""
@@ -260,16 +265,15 @@ def _call(handler: Handler, arguments: dict[str, Any]) -> tuple[Any, BaseExcepti
     return result, None
 
 
-def _failed(run: Run, error: BaseException) -> Outcome:
+def _failed(run: Run, raised: BaseException) -> Outcome:
     """What an exception says: any that jobq did not send is the handler's own failure."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # a TaskGroup wraps even the only one
-    text = _text(error)
+    error = unwrap(raised)
+    text = error_text(raised)
     if run.stop is Stop.SHUTDOWN:
         return _outcome(run, Verdict.RELEASE, None)
     if run.stop is not None:
         return _stopped(run)
-    if isinstance(error, PermanentError):
+    if _is_permanent(error):
         return _outcome(run, Verdict.PERMANENT, text)
     if isinstance(error, RetryAfter):
         delay = delay_seconds(error.delay)
@@ -279,6 +283,20 @@ def _failed(run: Run, error: BaseException) -> Outcome:
             )
         return _outcome(run, Verdict.RETRY, text, delay)
     return _outcome(run, Verdict.RETRY, text)
+
+
+def _came_late(run: Run) -> bool:
+    """Whether a result came after the deadline, where the attempt has failed; a blocking handler is not told of it."""
+    if run.stop is None and time.monotonic() - run.started > run.job.timeout:
+        run.stop = Stop.TIMEOUT
+    return run.stop is Stop.TIMEOUT
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """A PermanentError, or a group of nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_permanent(member) for member in error.exceptions)
+    return isinstance(error, PermanentError)
 
 
 def _stopped(run: Run) -> Outcome:
@@ -294,16 +312,3 @@ def _stopped(run: Run) -> Outcome:
 
 def _outcome(run: Run, verdict: Verdict, error: str | None, delay: float | None = None) -> Outcome:
     return Outcome(run.claim, verdict, error=error, delay=delay)
-
-
-def _text(error: BaseException) -> str:
-    """The error in a line, and below it where it was raised: the frames of the handler, not of jobq."""
-    first = describe(error)
-    try:
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if frame.filename != __file__]
-        place = "".join(traceback.format_list(theirs[-MOST_FRAMES:])).rstrip()
-    except Exception:  # noqa: BLE001 - a broken source file must not hide the error itself
-        place = ""
-    error.__traceback__ = None  # the frames hold the handler's locals, which may be large
-    return clean_text(f"{first}\n{place}" if place else first)
