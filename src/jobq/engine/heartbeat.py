@@ -32,7 +32,8 @@ SILENCE = 1.0
 class Heartbeat:
     """The heartbeat thread of a worker.
 
-    A third of the lease is its period (JOBQ_LEASE_DURATION). No lease is extended past its run's
+    A third of the lease is its period (JOBQ_LEASE_DURATION). A run whose outcome waits for a lock is left out: that is
+    tried again far more often than its lease ends. No lease is extended past its run's
     deadline (`extend.sql`); a process whose loop is silent beyond the deadline of the handler that
     blocks it names that handler and exits with 1.
 
@@ -86,7 +87,7 @@ class Heartbeat:
         if self._conn is None or self._conn.closed:
             timeout = f"{max(self.lease_seconds / 3, 1.0):.3f}s"
             self._conn = connect_engine_sync(self.url, "jobq heartbeat", statement_timeout=timeout)
-        claims = list(self.held)
+        claims = [claim for claim, run in list(self.held.items()) if not run.locked]
         for start in range(0, len(claims), BATCH):
             self._extend(self._conn, claims[start : start + BATCH])
         run_sync(self._conn, self.upkeep.beat(self.describe()))

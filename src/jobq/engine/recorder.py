@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import psycopg
@@ -28,6 +28,15 @@ MOST_REFUSALS = 5
 #: SQLSTATE classes that say "not now": rolled back (40), locked (55), cancelled (57). What they refuse is tried again
 #: for as long as its lease holds.
 _NOT_NOW = ("40", "55", "57")
+#: The lock_timeout of a recorder's session: others are not to notice that a row is locked (budget: 50 ms); outcomes that
+#: were found locked have time.
+LOCK_WAIT, LATE_LOCK_WAIT = "20ms", "500ms"
+#: Seconds for which a recorder looks for locked rows before each write, since the last one was met.
+CAREFUL = 5.0
+#: Seconds until an outcome is tried again that found its rows locked: the first wait, doubled each time, and the longest.
+LATE_FIRST, LATE_MOST = 0.01, 0.5
+#: Seconds without any locked row after which their connection is closed.
+LATE_IDLE = 60.0
 
 #: What became of a run: success, retry, dead, failed, cancelled, released or lease_lost; with its status
 #: and the time it is due again.
@@ -52,6 +61,8 @@ class Entry:
     #: An earlier write may have been committed although its answer was lost.
     unsure: bool = False
     refusals: int = 0
+    #: Times it was set aside because of a lock.
+    set_aside: int = 0
     #: It needs no writing any more, or not now.
     done: bool = False
 
@@ -71,10 +82,14 @@ class Backoff:
 class Recorder:
     """Takes outcomes from the runner and writes them, whatever the database does meanwhile.
 
+    A statement waits for a lock for `LOCK_WAIT` at most. What another transaction has locked goes to `late`, which has
+    time; the others are written.
+
     Args:
         session: the session of its own; outcomes wait for no claim.
         recorded: called once for every outcome that was written or whose lease was lost.
         gave_up: called for one that PostgreSQL refuses for good: its lease is left to end.
+        late: writes what this one found locked.
     """
 
     session: Session
@@ -84,6 +99,7 @@ class Recorder:
     keep_payload: int
     recorded: Recorded
     gave_up: Callable[[Run], None]
+    late: LateRecorder | None = None
     _waiting: list[Entry] = field(default_factory=list)
     _writing: list[Entry] = field(default_factory=list)
     _progress: dict[Claim, str] = field(default_factory=dict)
@@ -92,6 +108,7 @@ class Recorder:
     _retry: Retry = field(default_factory=Retry)
     _progress_due: float = 0.0
     _later: int = 0
+    _careful_until: float = 0.0
 
     def put(self, run: Run, outcome: Outcome) -> None:
         """Take an outcome; it is written with the next batch."""
@@ -107,13 +124,20 @@ class Recorder:
     @property
     def unrecorded(self) -> int:
         """Outcomes that are not yet committed."""
+        late = self.late.unrecorded if self.late is not None else 0
+        return self._in_hand + late
+
+    @property
+    def _in_hand(self) -> int:
         return len(self._waiting) + len(self._writing) + self._later
 
     async def flush(self) -> None:
         """Wait until every outcome is written."""
-        if self.unrecorded:
+        if self._in_hand:
             self._idle.clear()
             await self._idle.wait()
+        if self.late is not None:
+            await self.late.flush()
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -128,7 +152,7 @@ class Recorder:
                 if not is_unavailable(error):
                     log.exception("outcomes could not be written")
                 await asyncio.sleep(self._retry.next())
-            if not self.unrecorded:
+            if not self._in_hand:
                 self._idle.set()
 
     async def _wait(self) -> None:
@@ -176,22 +200,57 @@ class Recorder:
                 return self._fail
 
     async def _write_batch(self, write: Write, batch: list[Entry]) -> None:
-        """Write a batch; what PostgreSQL refuses splits it, so that one bad row does not stall the rest."""
+        """Write a batch, without what is locked; what PostgreSQL refuses splits it, so that one bad row stalls no other."""
         batch.sort(key=lambda entry: entry.run.claim)
         try:
-            await self._settle_unsure(batch)
-            batch = [entry for entry in batch if not entry.done]
-            if batch:
+            try:
+                await self._settle_unsure(batch)
+                if self._is_careful():
+                    await self._set_locked_aside(batch)
+                batch = [entry for entry in batch if not entry.done]
+                if batch:
+                    await write(batch)
+            except psycopg.errors.CheckViolation as error:
+                if not await self._made_partition(error):
+                    raise
                 await write(batch)
+        except psycopg.errors.LockNotAvailable:
+            await self._waited(write, [entry for entry in batch if not entry.done])
         except (psycopg.Error, OSError) as error:
             if is_unavailable(error):
                 for entry in batch:
                     entry.unsure = True
                 raise
-            if await self._made_partition(error):
-                await write(batch)
-            else:
-                await self._split(write, batch, error)
+            await self._split(write, batch, error)
+
+    def _is_careful(self) -> bool:
+        return asyncio.get_running_loop().time() < self._careful_until
+
+    def _met_lock(self) -> None:
+        self._careful_until = asyncio.get_running_loop().time() + CAREFUL
+
+    async def _waited(self, write: Write, batch: list[Entry]) -> None:
+        """A write met a lock: find out whose rows are locked; where all that are not have waited too, a table is."""
+        knew = self._is_careful()
+        self._met_lock()
+        if knew:
+            self._set_aside(batch)
+        else:
+            await self._write_batch(write, batch)
+
+    async def _set_locked_aside(self, batch: list[Entry]) -> None:
+        left = {entry.run.claim: entry for entry in batch if not entry.done}
+        locked = await self.session.run(self.runs.locked(list(left))) if left else ()
+        if locked:
+            self._met_lock()
+            self._set_aside([left[claim] for claim in sorted(locked)])
+
+    def _set_aside(self, entries: list[Entry]) -> None:
+        """Leave these to the recorder that has time for locks."""
+        assert self.late is not None
+        for entry in entries:
+            self.late.take(replace(entry))
+            entry.done = True
 
     async def _split(
         self,
@@ -225,8 +284,11 @@ class Recorder:
             )
             self.gave_up(entry.run)
             return
+        self._put_off(entry, min(0.1 * 2 ** min(entry.refusals, 9), RETRY_MOST))
+
+    def _put_off(self, entry: Entry, delay: float) -> None:
         self._later += 1
-        delay = min(0.1 * 2 ** min(entry.refusals, 9), RETRY_MOST)
+        entry.done = True
         asyncio.get_running_loop().call_later(delay, self._again, entry)
 
     def _again(self, entry: Entry) -> None:
@@ -293,3 +355,39 @@ class Recorder:
             if is_unavailable(error):
                 raise
             log.warning("progress could not be written", sqlstate=error.sqlstate)
+
+
+@dataclass
+class LateRecorder(Recorder):
+    """Writes outcomes whose rows another transaction has locked, and waits for nobody else.
+
+    Each is tried again after a pause that grows to `LATE_MOST`, in smaller and smaller statements: what
+    `locked.sql` does not see, such as a lock on a whole table, keeps ever fewer of the others.
+    """
+
+    def take(self, entry: Entry) -> None:
+        """Take an outcome that was found locked."""
+        self._idle.clear()
+        self._set_aside([entry])
+
+    async def _wait(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LATE_IDLE):
+                    return await super()._wait()
+            except TimeoutError:
+                if not self._in_hand:
+                    await self.session.close()
+
+    def _is_careful(self) -> bool:
+        return True
+
+    def _next_batch(self, left: list[Entry]) -> list[Entry]:
+        batch = super()._next_batch(left)
+        return batch[: max(MOST_PER_WRITE >> 2 * batch[0].set_aside, 1)]
+
+    def _set_aside(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            entry.set_aside += 1
+            entry.run.locked = True  # no extension of ours is to be what it waits for
+            self._put_off(entry, min(LATE_FIRST * 2 ** min(entry.set_aside, 9), LATE_MOST))

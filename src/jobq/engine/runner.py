@@ -67,6 +67,8 @@ class Run:
     abandoned: bool = False
     #: An outcome was handed over.
     settled: bool = False
+    #: Its outcome waits for a row that another transaction has locked.
+    locked: bool = False
     seconds: float = 0.0
 
     @property

@@ -28,7 +28,7 @@ from jobq.engine.periodic import Periodic
 from jobq.engine.pool import QueueSpec, make_pools
 from jobq.engine.promoter import Promoter
 from jobq.engine.reaper import Reaper
-from jobq.engine.recorder import Backoff, Recorder
+from jobq.engine.recorder import LATE_LOCK_WAIT, LOCK_WAIT, Backoff, LateRecorder, Recorder
 from jobq.engine.retention import Retention
 from jobq.engine.runner import GRACE, Runner
 from jobq.engine.session import Session
@@ -165,6 +165,7 @@ class Worker:
         self._heartbeat.start()
         self._claiming = self._spawn(self.dispatcher.run)
         self._spawn(self.recorder.run)
+        self._spawn(self._late.run)
         self._spawn(self._listener.run)
         for periodic in self._periodic:
             self._spawn(periodic.run)
@@ -261,11 +262,8 @@ class Worker:
         for job in jobs:
             status = str(job.status)
             log.warning(
-                "a job's lease expired; it was reclaimed",
-                job_id=job.id,
-                kind=job.kind,
-                status=status,
-            )
+                "a job's lease expired; it was reclaimed", job_id=job.id, kind=job.kind, status=status
+            )  # fmt: skip
             if job.status is not JobStatus.QUEUED:
                 self.metrics.finished(job.kind, job.status.lower(), 0.0)
 
@@ -274,9 +272,8 @@ class Worker:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         error: BaseException | None
-        if (
-            task.cancelled()
-        ):  # by us when we close, else by a handler that cancels whatever it finds
+        # By us when we close, else by a handler that cancels whatever it finds.
+        if task.cancelled():
             error = asyncio.CancelledError() if task in self._tasks else None
         else:
             error = task.exception()
@@ -315,11 +312,16 @@ class Worker:
             self.handlers, self.slots + self.express, settings.keep_payload, self.active.settled, self.active.ended,
             self._report,
         )  # fmt: skip
-        self.recorder = Recorder(
-            self._session("jobq record", lock_timeout="500ms"), runs, self._upkeep,
-            Backoff(settings.backoff_base, settings.backoff_max), settings.keep_payload,
+        into = (
+            runs, self._upkeep, Backoff(settings.backoff_base, settings.backoff_max), settings.keep_payload,
             self.active.recorded, self.active.gave_up,
         )  # fmt: skip
+        self._late = LateRecorder(
+            self._session("jobq record late", lock_timeout=LATE_LOCK_WAIT), *into
+        )
+        self.recorder = Recorder(
+            self._session("jobq record", lock_timeout=LOCK_WAIT), *into, self._late
+        )
 
     def _build_claims(self, runs: RunStore, channel: str) -> None:
         settings = self.settings

@@ -220,6 +220,15 @@ class RunStore:
             lambda rows: {Claim(*row[:2]): JobStatus(row[2]) for row in rows},
         )
 
+    def locked(self, claims: Sequence[Claim]) -> Call[set[Claim]]:
+        """Which of these runs cannot be ended at once, as another transaction has locked a row of theirs."""
+        return Call(
+            "locked",
+            self._sql["locked"],
+            _pairs(claims),
+            lambda rows: {Claim(row[0], row[1]) for row in rows},
+        )
+
     def recorded(self, claims: Sequence[Claim]) -> Call[dict[Claim, JobStatus]]:
         """Which of these runs ended by their own lease, as the archive tells."""
         return Call(
