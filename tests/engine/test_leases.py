@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from typing import Any
 
@@ -14,8 +15,9 @@ from jobq.context import Context
 from jobq.engine.reaper import Reaper
 from jobq.engine.session import Session
 from jobq.engine.worker import Worker
+from jobq.model import Claim
 from jobq.sql import Statements
-from jobq.store import UpkeepStore
+from jobq.store import RunStore, UpkeepStore
 
 LEASE = 60.0
 
@@ -218,6 +220,124 @@ async def test_a_clock_jump_reclaims_nothing_for_one_lease(rig: Rig) -> None:
     assert rig.found == []
 
 
+async def test_a_table_that_was_locked_longer_than_a_lease_has_no_lease_judged_at_once(
+    rig: Rig, database_url: str
+) -> None:
+    """Owners wait in the same line as the reaper and are to extend their leases first."""
+    reaper = rig.reaper()
+    await reaper.step()
+    reaper.lease_seconds = 1.2
+    monotonic_uptime(reaper)
+    (id_,) = rig.expired()
+    with psycopg.connect(database_url) as conn:
+        conn.execute("LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE")
+        passing = asyncio.create_task(reaper.step())
+        await until(lambda: waits(rig.jobs, "jobq test"))
+        await asyncio.sleep(0.7)  # more than half a lease
+    await passing
+    assert rig.found == []
+    await until(lambda: reaper._extendable_since > 0)
+    while not rig.found:
+        await asyncio.sleep(await reaper.step())
+    assert rig.found == [id_]
+
+
+async def test_a_lock_timeout_says_once_that_no_lease_is_judged(
+    rig: Rig, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.session._settings["lock_timeout"] = "20ms"
+    rig.expired()
+    reaper = rig.reaper()
+    with psycopg.connect(database_url) as conn:
+        conn.execute("LOCK TABLE jobq.job IN ACCESS EXCLUSIVE MODE")
+        for _ in range(3):
+            await reaper.step()
+    assert [r.getMessage() for r in caplog.records].count(
+        "the table of jobs is locked; leases are not judged"
+    ) == 1
+    assert rig.found == []
+    await reaper.step()
+    assert rig.found
+
+
+async def test_a_row_that_was_locked_is_left_to_its_owner_for_a_while(
+    rig: Rig, database_url: str
+) -> None:
+    locked, free = rig.expired(2)
+    reaper = rig.reaper()
+    reaper._extendable_since = reaper._passed = -1000.0
+    with psycopg.connect(database_url) as conn:
+        conn.execute("SELECT FROM jobq.job WHERE id = %s FOR KEY SHARE", (locked,))
+        await reaper.step()
+        assert rig.found == [free]
+        reaper._spared[locked] += LEASE / 2
+    await reaper.step()
+    assert rig.found == [free]
+    reaper._spared.clear()
+    await reaper.step()
+    assert rig.found == [free, locked]
+
+
+async def test_a_server_that_stood_still_has_no_lease_judged_at_once(rig: Rig) -> None:
+    """The gap between two passes shows it: neither was heartbeats' turn."""
+    reaper = rig.reaper()
+    await reaper.step()
+    reaper.lease_seconds = 2.0
+    monotonic_uptime(reaper)
+    reaper._passed -= 2.0
+    rig.expired()
+    await reaper.step()
+    assert rig.found == []
+
+
+async def test_a_clock_that_was_set_back_does_not_prolong_leases(rig: Rig) -> None:
+    """What was claimed an hour ahead of the present clock ends one lease from now."""
+    (id_,) = rig.expired()
+    rig.jobs.conn.execute(
+        "UPDATE jobq.job SET lease_until = now() + interval '1 hour' WHERE id = %s", (id_,)
+    )
+    reaper = rig.reaper()
+    await reaper.step()
+    assert rig.found == []
+    await reaper.step()
+    assert rig.found == [id_]
+
+
+async def test_a_longer_lease_of_a_live_worker_is_not_shortened(
+    database_url: str, rig: Rig
+) -> None:
+    async with working(database_url, handlers(), lease_duration=600):
+        await until(lambda: rig.jobs.conn.execute("SELECT FROM jobq.worker").fetchone() is not None)
+        (id_,) = rig.expired()
+        rig.jobs.conn.execute(
+            "UPDATE jobq.job SET lease_until = now() + interval '10 min' WHERE id = %s", (id_,)
+        )
+        await rig.reaper().step()
+        await rig.reaper().step()
+        assert rig.found == []
+
+
+async def test_an_extension_counts_from_the_present_clock(rig: Rig, jobs: Jobs) -> None:
+    (id_,) = rig.expired()
+    jobs.conn.execute(
+        "UPDATE jobq.job SET lease = 5, lease_until = now() + interval '1 hour' WHERE id = %s",
+        (id_,),
+    )
+    await rig.session.run(RunStore(Statements("jobq")).extend([Claim(id_, 5)], LEASE))
+    ahead = "SELECT lease_until <= now() + interval '1 min' AS ok FROM jobq.job WHERE id = %s"
+    assert jobs.conn.execute(ahead, (id_,)).fetchone() == {"ok": True}
+
+
+def waits(jobs: Jobs, name: str) -> bool:
+    """Whether a session waits for a lock."""
+    found = jobs.conn.execute(
+        "SELECT FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+        " AND datname = current_database()",
+        (name,),
+    )
+    return found.fetchone() is not None
+
+
 @pytest.mark.case("B13")
 async def test_one_row_that_cannot_be_reclaimed_does_not_keep_the_others(rig: Rig) -> None:
     ids = rig.expired(100)
@@ -252,12 +372,12 @@ def monotonic_uptime(reaper: Reaper) -> None:
     """Make the reaper believe the server is up for long, so that only the rule under test can hold it."""
     check = reaper.upkeep.reap_check
 
-    def patched(floor: Any) -> Any:
-        call = check(floor)
+    def patched(floor: Any, lease_seconds: float) -> Any:
+        call = check(floor, lease_seconds)
 
         def read(rows: Any) -> Any:
             found = call.read(rows)
-            return type(found)(found.now, 10.0**9, found.expired)
+            return dataclasses.replace(found, uptime=10.0**9)
 
         return type(call)(call.name, call.statement, call.params, read)
 

@@ -72,7 +72,7 @@ def _run_jobs(store: Store, conn: Conn) -> None:
     ] == [LANE]
     short = SETTINGS.__class__("w", 0.0, 0.0, 5, 300.0)
     assert len(run_sync(conn, store.runs.claim(OTHER_LEASE, 10, share, short)).jobs) == 2
-    assert run_sync(conn, store.upkeep.reap_check(BEGINNING)).expired
+    assert run_sync(conn, store.upkeep.reap_check(BEGINNING, 60)).expired
     assert len(run_sync(conn, store.upkeep.expired(BEGINNING, 10))) == 2
     assert len(run_sync(conn, store.upkeep.reclaim(BEGINNING, 10, KEEP_PAYLOAD))) == 2
     assert run_sync(conn, store.jobs.cancel([second], KEEP_PAYLOAD)) == {

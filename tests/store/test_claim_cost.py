@@ -52,7 +52,7 @@ FLOORED: dict[str, tuple[str, Callable[[datetime], Call[Any]]]] = {
     "claim": ("QUEUED", lambda floor: claim(LEASE, 10, spans=[Span(LANE, floor, 0)])),
     "promote": ("SCHEDULED", lambda floor: STORE.upkeep.promote(floor, 10)),
     "expired": ("RUNNING", lambda floor: STORE.upkeep.expired(floor, 10)),
-    "reap_check": ("RUNNING", STORE.upkeep.reap_check),
+    "reap_check": ("RUNNING", lambda floor: STORE.upkeep.reap_check(floor, 60)),
     "reclaim": ("RUNNING", lambda floor: STORE.upkeep.reclaim(floor, 10, KEEP_PAYLOAD)),
 }
 

@@ -91,7 +91,7 @@ ENGINE: dict[str, Callable[[int], Call[Any]]] = {
     "recorded": lambda n: STORE.runs.recorded(_pairs(FINISHED[:n])),
     "reclaim": lambda n: STORE.upkeep.reclaim(BEGINNING, n, KEEP_PAYLOAD),
     "expired": lambda n: STORE.upkeep.expired(BEGINNING, n),
-    "reap_check": lambda n: STORE.upkeep.reap_check(BEGINNING),
+    "reap_check": lambda n: STORE.upkeep.reap_check(BEGINNING, 60),
     "promote": lambda n: STORE.upkeep.promote(BEGINNING, n),
     "expire_keys": lambda n: STORE.upkeep.expire_keys(3600.0, n),
     "expire_slots": lambda n: STORE.upkeep.expire_slots(NO_SLOT, n),

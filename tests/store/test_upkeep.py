@@ -137,7 +137,7 @@ def test_the_reaper_is_told_the_clock_and_whether_a_lease_has_ended(
         "RUNNING",
         lease_until=sql.SQL("now() + interval '{} seconds'").format(sql.Literal(seconds)),
     )
-    check = run_sync(undone, STORE.upkeep.reap_check(BEGINNING))
+    check = run_sync(undone, STORE.upkeep.reap_check(BEGINNING, 60))
     now = one(undone, "SELECT extract(epoch FROM clock_timestamp())::float")[0]
     assert check.now == pytest.approx(now, abs=5)
     assert check.uptime > 0

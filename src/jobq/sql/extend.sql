@@ -1,4 +1,4 @@
--- Extends leases, never past the deadline of a run. SKIP LOCKED: a row that is being finished needs no extension.
+-- Extends leases from the present clock on, which may have been set back, and never past the deadline of a run. SKIP LOCKED: a row that is being finished needs no extension.
 -- Comes back for every pair that still holds: whether its cancellation was asked for.
 WITH input AS (
     SELECT in_id, in_lease FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]) AS i(in_id, in_lease)
@@ -10,7 +10,7 @@ WITH input AS (
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), extended AS (
     UPDATE {schema}.job
-    SET lease_until = greatest(lease_until, least(now() + make_interval(secs => %(lease_seconds)s), deadline))
+    SET lease_until = least(now() + make_interval(secs => %(lease_seconds)s), deadline)
     FROM mine
     WHERE id = ANY (%(ids)s::bigint[]) AND id = mine_id
     RETURNING id

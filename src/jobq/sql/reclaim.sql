@@ -1,12 +1,12 @@
 -- Jobs whose lease ended: QUEUED again at once, DEAD when that was the last attempt, CANCELLED when that was asked for.
 -- One conditional statement on status and expiry: a job completed meanwhile is not touched. `only` restricts it to
--- some ids, so that one row that cannot be changed does not keep the others.
+-- some ids, so that one row that cannot be changed does not keep the others; `spared` are not judged yet.
 WITH expired AS MATERIALIZED (
     SELECT id AS expired_id, lease AS expired_lease, tenant AS expired_tenant,
            CASE WHEN cancel_requested_at IS NOT NULL THEN 'CANCELLED' WHEN attempts >= max_attempts THEN 'DEAD' ELSE 'QUEUED' END AS fate
     FROM {schema}.job
     WHERE status = 'RUNNING' AND lease_until > %(floor)s AND lease_until <= now()
-      AND (%(only)s::bigint[] IS NULL OR id = ANY (%(only)s::bigint[]))
+      AND (%(only)s::bigint[] IS NULL OR id = ANY (%(only)s::bigint[])) AND id <> ALL (%(spared)s::bigint[])
     ORDER BY lease_until, id
     LIMIT %(most)s
     FOR UPDATE SKIP LOCKED

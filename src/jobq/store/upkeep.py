@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -62,11 +62,21 @@ class Review:
 
 @dataclass(frozen=True)
 class ReapCheck:
-    """The database clock (seconds since 1970), the server's uptime (seconds), and whether a lease ended."""
+    """What the reaper must know before it judges leases.
+
+    Args:
+        now: the database clock, seconds since 1970.
+        uptime: the server's, in seconds.
+        expired: whether a lease ended.
+        locked: jobs whose lease ends soon and whose row is locked, so that nobody can extend it.
+        beyond: whether a lease ends later than a worker extends it.
+    """
 
     now: float
     uptime: float
     expired: bool
+    locked: list[int]
+    beyond: bool
 
 
 class Slot(NamedTuple):
@@ -86,17 +96,31 @@ class UpkeepStore:
     def __init__(self, statements: Statements) -> None:
         self._sql = statements
 
-    def reap_check(self, floor: datetime) -> Call[ReapCheck]:
+    def reap_check(self, floor: datetime, lease_seconds: float) -> Call[ReapCheck]:
         """What the reaper must know before it judges leases; those up to `floor` are taken as handled."""
         return Call(
             "reap_check",
             self._sql["reap_check"],
-            {"floor": floor},
+            {"floor": floor, "lease_seconds": lease_seconds},
             lambda rows: ReapCheck(*rows[0]),
         )
 
+    def bound_leases(self, lease_seconds: float) -> Call[list[int]]:
+        """Shorten leases that end later than any worker would extend them; returns whose."""
+        return Call(
+            "bound_leases",
+            self._sql["bound_leases"],
+            {"lease_seconds": lease_seconds},
+            lambda rows: [row[0] for row in rows],
+        )
+
     def reclaim(
-        self, floor: datetime, most: int, keep_payload: int, only: Sequence[int] | None = None
+        self,
+        floor: datetime,
+        most: int,
+        keep_payload: int,
+        only: Sequence[int] | None = None,
+        spared: Iterable[int] = (),
     ) -> Call[list[Reclaimed]]:
         """RUNNING with an ended lease -> QUEUED, DEAD or CANCELLED.
 
@@ -105,12 +129,14 @@ class UpkeepStore:
             most: jobs at a time.
             keep_payload: bytes; a cancelled job keeps a payload up to this.
             only: ids to restrict it to.
+            spared: ids that it leaves.
         """
         params = {
             "floor": floor,
             "most": most,
             "keep_payload": keep_payload,
             "only": None if only is None else array(only),
+            "spared": array(spared),
         }
         return Call(
             "reclaim",
