@@ -34,6 +34,7 @@ class Handler:
         queue, priority, max_attempts: what a job of this kind gets that does not say it itself.
         timeout: likewise; seconds per attempt, or a `timedelta`.
         max_per_key: how many of its jobs with one concurrency key run at once; 1 unless said.
+        durable: whether its claims are on PostgreSQL's disk before it runs.
 
     Raises:
         ConfigurationError: the function cannot be called with a payload's fields, an annotation
@@ -50,6 +51,7 @@ class Handler:
         max_attempts: int | None = None,
         timeout: float | timedelta | None = None,
         max_per_key: int | None = None,
+        durable: bool = False,
     ) -> None:
         _demand_function(function)
         self.function = function
@@ -72,6 +74,9 @@ class Handler:
         self.max_attempts: int | None = checked.get("max_attempts")
         self.timeout: float | None = checked.get("timeout")
         self.max_per_key: int | None = cap["max_per_key"]
+        if not isinstance(durable, bool):
+            raise ConfigurationError(f"handler {self.name}: durable must be True or False")
+        self.durable = durable
         self.is_async = functions.is_coroutine_function(function)
         arguments = _Arguments(self.name, function)
         #: Name of the parameter that takes the `Context`, or None.

@@ -134,3 +134,13 @@ async def test_kinds_are_the_same_however_the_module_was_started(
     jobs.close()
     for name in ("main_app", "other"):
         sys.modules.pop(name, None)
+
+
+def test_a_kind_may_ask_for_durable_claims() -> None:
+    app = JobQ("postgresql://nowhere.invalid/x")
+    app.job("pay", durable=True)(lambda: None)
+    app.job("log")(lambda: None)
+    worker = Worker(Settings(database_url="postgresql://nowhere.invalid/x"), app.handlers)
+    assert worker.dispatcher.stamp.durable == ["pay"]
+    with pytest.raises(ConfigurationError, match="durable must be True or False"):
+        app.job("other", durable="yes")(lambda: None)  # type: ignore[arg-type]

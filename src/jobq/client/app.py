@@ -71,6 +71,7 @@ class JobQ:
         max_attempts: int | None = None,
         timeout: float | timedelta | None = None,
         max_per_key: int | None = None,
+        durable: bool = False,
     ) -> Decorator:
         """Register a function as the handler of a kind.
 
@@ -84,6 +85,8 @@ class JobQ:
             timeout: likewise; seconds per attempt, or a `timedelta`.
             max_per_key: how many of its jobs with one concurrency key run at once, in all workers; 1
                 unless said. An operator's setting wins (docs/fairness.md).
+            durable: whether a claim of its jobs is on PostgreSQL's disk before they run. Otherwise a crash of the server may
+                forget a claim, so that a job which still runs starts again. Jobs that hold a slot of a limit or key are always so.
 
         Raises:
             ConfigurationError: the kind has a handler already, the function cannot be one, or the kind was
@@ -105,6 +108,7 @@ class JobQ:
                 max_attempts=max_attempts,
                 timeout=timeout,
                 max_per_key=max_per_key,
+                durable=durable,
             )
             self.handlers.add(handler)
             return JobFunction(self, handler)

@@ -288,6 +288,7 @@ class Worker:
 
     def _database_found(self) -> None:
         if self._outage.over():
+            self._heartbeat.hurry()  # a crash may have forgotten claims: their runs are told at once
             log.info("the database is back")
 
     # --- wiring -------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ class Worker:
         settings = self.settings
         stamp = ClaimSettings(
             self.id, settings.lease_duration, GRACE, settings.max_attempts, settings.job_timeout,
-            sorted(self.handlers),
+            sorted(self.handlers), sorted(kind for kind, handler in self.handlers.items() if handler.durable),
         )  # fmt: skip
         self.dispatcher = Dispatcher(
             self._side, runs, Discovery(self._side, self._upkeep, self.pools), self.pools, stamp,

@@ -1,12 +1,13 @@
 -- Claims up to `free` jobs: for each tenant in turn at most its share, over its lanes by priority. A span is a stretch
 -- of one lane: after (run_at, id), up to until; a share's spans come as array literals, so that no share looks at those of
 -- others. Locks only what it takes, so that rivals take the next ones. Commits asynchronously, alone of all state
--- changes: a claim that a crash of the server forgets is a job that is claimed again.
+-- changes: a claim that a crash of the server forgets is a job that is claimed again. Where a job may hold a slot, or its kind is
+-- `durable`, it commits as the session is set: a crash must not free a slot, or start that kind twice.
 -- Jobs that a limit may concern are put to admit, those of kinds beyond `kinds` (NULL: all are known) to refuse_kinds; those that may not
 -- start come back after the claimed ones, with what blocks them. Kinds in `left_out` are walked over; the last row is then the
 -- time up to which that was done.
 WITH hasty AS MATERIALIZED (
-    SELECT set_config('synchronous_commit', 'off', true) AS commit
+    SELECT current_setting('synchronous_commit') AS before, set_config('synchronous_commit', 'off', true) AS commit
 ), picked AS MATERIALIZED (
     SELECT job.id, job.kind, job.queue, job.tenant, job.priority, job.run_at, job.concurrency_key
     FROM hasty, unnest(%(most)s::integer[], %(queues)s::text[], %(tenants)s::text[], %(priorities)s::text[],
@@ -40,6 +41,9 @@ WITH hasty AS MATERIALIZED (
        OR queue IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'queue' AND name = ANY (ARRAY(SELECT queue FROM picked)))
        OR kind IN (SELECT name FROM {schema}.limiter WHERE restricts AND scope = 'kind' AND name = ANY (ARRAY(SELECT kind FROM picked))))
     HAVING count(*) > 0
+), careful AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', before, true) AS commit FROM hasty
+    WHERE EXISTS (SELECT FROM limited) OR EXISTS (SELECT FROM picked WHERE kind = ANY (%(durable)s::text[]))
 ), blocked AS MATERIALIZED (
     SELECT b.blocked_id, b.reason, b.blocked_by, b.held, b.retry_in
     FROM limited, LATERAL {schema}.admit(%(lease)s, limited.ids) b
@@ -52,7 +56,7 @@ WITH hasty AS MATERIALIZED (
         started_at = clock_timestamp(), lease_until = now() + make_interval(secs => %(lease_seconds)s),
         deadline = now() + make_interval(secs => coalesce(j.timeout, %(default_timeout)s) + %(grace)s),
         progress = NULL
-    WHERE j.id = ANY (ARRAY(SELECT id FROM picked WHERE id NOT IN (SELECT blocked_id FROM blocked)))
+    WHERE j.id = ANY (ARRAY(SELECT id FROM picked, (SELECT count(*) FROM careful) c WHERE id NOT IN (SELECT blocked_id FROM blocked)))
     RETURNING j.id, j.kind, j.queue, j.tenant, j.priority, j.payload::text, j.attempts, j.max_attempts, j.timeout, j.run_at,
               extract(epoch FROM j.started_at - j.ready_at)::double precision AS waited, j.tags, j.meta::text
 )

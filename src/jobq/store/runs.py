@@ -78,7 +78,11 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class ClaimSettings:
-    """What every claim of a worker stamps (its name, and durations in seconds), and the kinds it knows (None: all)."""
+    """What every claim of a worker stamps (its name, and durations in seconds), and the kinds it knows (None: all).
+
+    Args:
+        durable: kinds whose claims are to be on disk before their jobs run.
+    """
 
     worker: str
     lease_seconds: float
@@ -86,6 +90,7 @@ class ClaimSettings:
     default_max_attempts: int
     default_timeout: float
     kinds: Sequence[str] | None = None
+    durable: Sequence[str] = ()
 
 
 class RunStore:
@@ -126,6 +131,7 @@ class RunStore:
             "default_max_attempts": settings.default_max_attempts,
             "default_timeout": settings.default_timeout,
             "kinds": None if settings.kinds is None else array(settings.kinds),
+            "durable": array(settings.durable),
             "left_out": array(left_out),
             "most": array(share.most for share in shares),
             "queues": spans(lambda span: span.lane.queue),
