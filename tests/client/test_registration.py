@@ -13,6 +13,8 @@ import pytest
 from tests.engine.support import Jobs, working
 
 from jobq import JobQ
+from jobq.config import Settings
+from jobq.engine.worker import Worker
 from jobq.errors import ConfigurationError
 
 
@@ -141,6 +143,6 @@ def test_a_kind_may_ask_for_durable_claims() -> None:
     app.job("pay", durable=True)(lambda: None)
     app.job("log")(lambda: None)
     worker = Worker(Settings(database_url="postgresql://nowhere.invalid/x"), app.handlers)
-    assert worker.dispatcher.stamp.durable == ["pay"]
+    assert worker.dispatcher.settings.durable == ["pay"]
     with pytest.raises(ConfigurationError, match="durable must be True or False"):
         app.job("other", durable="yes")(lambda: None)  # type: ignore[arg-type]
