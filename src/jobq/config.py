@@ -92,6 +92,7 @@ class Settings(BaseSettings):
     backoff_max: PositiveDuration = 300.0
     shutdown_timeout: Duration = 25.0
     drain_delay: Duration = 0.0
+    keep_alive: Annotated[float, BeforeValidator(parse_duration), Field(ge=1)] = 75.0
     retain_done: PositiveDuration = 7 * 86400.0
     retain_dead: PositiveDuration = 30 * 86400.0
     retain_keys: Duration = 35 * 86400.0

@@ -18,6 +18,7 @@ from tests.store.support import client
 
 from jobq import config
 from jobq.api.serve import bind
+from jobq.config import Settings
 from jobq.errors import ConfigurationError
 
 PATIENCE = 20.0
@@ -341,3 +342,18 @@ def test_a_schema_that_is_missing_is_made_or_asked_for(empty_database_url: str) 
 
 def test_settings_are_shared_with_the_command_line() -> None:
     assert config.load(http_addr=":0").http_addr == ":0"
+
+
+@pytest.mark.case("N28")
+def test_an_idle_connection_lasts_as_long_as_the_setting_says(database_url: str) -> None:
+    """Longer than a load balancer's, unless said otherwise: one that closes first makes sporadic 502s."""
+    assert Settings().keep_alive == 75
+    running = Server(database_url, keep_alive="1s")
+    try:
+        with running.connect() as conn:
+            conn.sendall(request(line=b"GET /api/jobs HTTP/1.1"))
+            assert answer_on(conn, PATIENCE).startswith(b"HTTP/1.1 200")
+            conn.settimeout(PATIENCE)
+            assert conn.recv(1) == b"", "it was closed after a second, not after 75"
+    finally:
+        assert running.stop() == 0

@@ -75,6 +75,7 @@ def serve(
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=round(settings.keep_alive),
             h11_max_incomplete_event_size=MAX_HEAD,
             timeout_graceful_shutdown=int(settings.shutdown_timeout - settings.drain_delay),
         )
