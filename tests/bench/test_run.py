@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 
 import psycopg
 import pytest
 from rich.console import Console
+from tests.cli.support import eventually
 
 import jobq.bench
 from jobq.bench import catalog
@@ -146,13 +146,13 @@ def test_a_missed_budget_is_a_failure_only_where_that_is_asked_for(
 
 
 STARTER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from jobq.bench.children import Child
 child = Child("raw_loop", Path(sys.argv[1]), url=sys.argv[2])
 child.read()
 print(child.pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -162,10 +162,7 @@ def test_no_process_outlives_a_benchmark_that_is_killed(database_url: str, tmp_p
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
         starter.kill()
-    deadline = time.monotonic() + 20
-    while _runs(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: not _runs(pid))
 
 
 def test_a_child_that_does_not_answer_fails_its_benchmark(

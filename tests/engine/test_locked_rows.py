@@ -115,8 +115,37 @@ async def test_a_locked_table_keeps_outcomes_only_while_it_is_locked(
         assert worker.recorder.unrecorded == 0
 
 
-async def test_an_outcome_whose_lease_was_lost_is_not_taken_for_a_locked_one(
+async def test_an_outcome_that_is_due_again_while_another_waits_is_written_once(
     database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced: the pause of the locked one ends while the statement that it was left out of waits for a table."""
+    monkeypatch.setattr(recorder, "LATE_FIRST", 0.0)
+    gate = Gate()
+    async with working(database_url, gate.handlers(), concurrency=2) as worker:
+        seen: list[str] = []
+        recorded = worker._late.recorded
+
+        def note(run: Any, outcome: Any, what: str, due: Any) -> None:
+            seen.append(what)
+            recorded(run, outcome, what, due)
+
+        worker._late.recorded = note
+        ids = jobs.put_many(2, "succeed")
+        await until(lambda: gate.running == 2)
+        with psycopg.connect(database_url) as conn:
+            conn.execute("SELECT FROM jobq.job WHERE id = %s FOR UPDATE", (ids[0],))
+            conn.execute("LOCK TABLE jobq.job_archive_done IN SHARE MODE")
+            gate.opened.set()
+            waits = "SELECT FROM pg_stat_activity WHERE application_name = 'jobq record late' AND wait_event_type = 'Lock'"
+            await until(lambda: jobs.conn.execute(waits).fetchone() is not None)
+            await until(lambda: worker._late._waiting)
+        await jobs.finished(ids)
+        await worker.recorder.flush()
+    assert seen == ["success", "success"]
+
+
+async def test_an_outcome_whose_lease_was_lost_is_not_taken_for_a_locked_one(
+    database_url: str, jobs: Jobs
 ) -> None:
     gate = Gate()
     async with working(database_url, gate.handlers()) as worker:

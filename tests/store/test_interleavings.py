@@ -24,7 +24,7 @@ from tests.store.support import (
 )
 
 from jobq.model import Claim, Verdict
-from jobq.store import BEGINNING, Call, run_sync
+from jobq.store import BEGINNING, Call, Extension, run_sync
 
 OPERATIONS: dict[str, Callable[[int], Call[Any]]] = {
     "claim": lambda id_: claim(OTHER_LEASE),
@@ -153,7 +153,7 @@ def test_a_claimed_job_that_was_cancelled_meanwhile_is_told_to_stop(rivals: Riva
     future.result()
     assert job(rivals.observer, id_)["cancel_requested_at"] is not None
     assert run_sync(first, STORE.runs.extend([Claim(id_, OTHER_LEASE)], 60)) == {
-        Claim(id_, OTHER_LEASE): True
+        Claim(id_, OTHER_LEASE): Extension(extended=True, cancelled=True)
     }
 
 

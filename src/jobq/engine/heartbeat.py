@@ -32,9 +32,9 @@ SILENCE = 1.0
 class Heartbeat:
     """The heartbeat thread of a worker.
 
-    A third of the lease is its period (JOBQ_LEASE_DURATION). A run whose outcome waits for a lock is left out: that is
-    tried again far more often than its lease ends. No lease is extended past its run's
-    deadline (`extend.sql`); a process whose loop is silent beyond the deadline of the handler that
+    A third of the lease is its period (JOBQ_LEASE_DURATION). A row that is locked is tried again soon, by itself. A run whose
+    outcome waits for a lock is left out: that is tried again far more often than its lease ends. No lease is extended past
+    its run's deadline (`extend.sql`); a process whose loop is silent beyond the deadline of the handler that
     blocks it names that handler and exits with 1.
 
     Args:
@@ -62,6 +62,8 @@ class Heartbeat:
     _loop_thread: int = 0
     _answered: float = 0.0
     _conn: Conn | None = None
+    #: Claims whose row was locked at the last beat.
+    _skipped: list[Claim] = field(default_factory=list)
 
     def start(self) -> None:
         """Start the thread; call it in the event loop that runs the handlers."""
@@ -87,15 +89,27 @@ class Heartbeat:
         if self._conn is None or self._conn.closed:
             timeout = f"{max(self.lease_seconds / 3, 1.0):.3f}s"
             self._conn = connect_engine_sync(self.url, "jobq heartbeat", statement_timeout=timeout)
-        claims = [claim for claim, run in list(self.held.items()) if not run.locked]
-        for start in range(0, len(claims), BATCH):
-            self._extend(self._conn, claims[start : start + BATCH])
+        self._skipped = []
+        self._extend_all(self._conn, list(self.held))
         run_sync(self._conn, self.upkeep.beat(self.describe()))
+
+    def again(self) -> None:
+        """Extend the leases whose rows were locked at the last beat, without waiting for the next."""
+        if self._conn is not None and not self._conn.closed:
+            claims, self._skipped = self._skipped, []
+            self._extend_all(self._conn, claims)
+
+    def _extend_all(self, conn: Conn, claims: list[Claim]) -> None:
+        held = dict(self.held)
+        claims = [claim for claim in claims if claim in held and not held[claim].locked]
+        for start in range(0, len(claims), BATCH):
+            self._extend(conn, claims[start : start + BATCH])
 
     def _extend(self, conn: Conn, claims: list[Claim]) -> None:
         holding = run_sync(conn, self.runs.extend(sorted(claims), self.lease_seconds))
         lost = [claim for claim in claims if claim not in holding]
-        stop = [claim for claim, asked in holding.items() if asked]
+        stop = [claim for claim, found in holding.items() if found.cancelled]
+        self._skipped += [claim for claim, found in holding.items() if not found.extended]
         if lost:
             self._in_loop(self.lost, lost)
         if stop:
@@ -107,17 +121,19 @@ class Heartbeat:
         while not self._stop.is_set():
             if time.monotonic() >= next_at or self._wake.is_set():
                 self._wake.clear()
-                next_at = time.monotonic() + self._try(period)
+                next_at = time.monotonic() + self._try(self.beat, period)
+            elif self._skipped:
+                next_at = min(next_at, time.monotonic() + self._try(self.again, period))
             self._watch_loop()
             self._wake.wait(min(max(next_at - time.monotonic(), 0.0), SILENCE / 2))
         if self._conn is not None:
             self._conn.close()
 
-    def _try(self, period: float) -> float:
-        """Beat once; returns seconds until the next time: sooner after a failure."""
+    def _try(self, call: Callable[[], None], period: float) -> float:
+        """Call the database once; returns seconds until the next beat: sooner after a failure."""
         began = time.monotonic()
         try:
-            self.beat()
+            call()
         except (psycopg.Error, OSError) as error:
             self.failed(error)
             if self._conn is not None:

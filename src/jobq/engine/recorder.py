@@ -249,8 +249,7 @@ class Recorder:
         """Leave these to the recorder that has time for locks."""
         assert self.late is not None
         for entry in entries:
-            self.late.take(replace(entry))
-            entry.done = True
+            self.late.take(entry)
 
     async def _split(
         self,
@@ -268,7 +267,6 @@ class Recorder:
     def _refused(self, entry: Entry, error: BaseException) -> None:
         """One outcome is refused: drop what may be at fault, try again a few times, then leave it to its lease."""
         entry.refusals += 1
-        entry.done = True
         state = getattr(error, "sqlstate", None) or ""
         log.warning(
             "an outcome was refused", job_id=entry.run.job.id, kind=entry.run.job.kind, sqlstate=state,
@@ -282,18 +280,19 @@ class Recorder:
             log.error(
                 "an outcome is left to its lease", job_id=entry.run.job.id, kind=entry.run.job.kind
             )
+            entry.done = True
             self.gave_up(entry.run)
             return
         self._put_off(entry, min(0.1 * 2 ** min(entry.refusals, 9), RETRY_MOST))
 
     def _put_off(self, entry: Entry, delay: float) -> None:
+        """Take an outcome up again later: as a new entry, since the write that met this one may still be under way."""
         self._later += 1
+        asyncio.get_running_loop().call_later(delay, self._again, replace(entry))
         entry.done = True
-        asyncio.get_running_loop().call_later(delay, self._again, entry)
 
     def _again(self, entry: Entry) -> None:
         self._later -= 1
-        entry.done = False
         self._waiting.append(entry)
         self._wake.set()
 

@@ -76,6 +76,13 @@ class Claimed(NamedTuple):
     walked: datetime | None = None
 
 
+class Extension(NamedTuple):
+    """A lease that still holds: whether it was extended (else its row is locked), and whether its cancellation was asked for."""
+
+    extended: bool
+    cancelled: bool
+
+
 @dataclass(frozen=True)
 class ClaimSettings:
     """What every claim of a worker stamps (its name, and durations in seconds), and the kinds it knows (None: all).
@@ -159,18 +166,14 @@ class RunStore:
             lambda rows: [Claim(row[0], lease) for row in rows],
         )
 
-    def extend(self, claims: Sequence[Claim], lease_seconds: float) -> Call[dict[Claim, bool]]:
-        """Extend leases, up to each run's deadline.
-
-        Returns:
-            The claims that still hold, each with whether its cancellation was asked for.
-        """
+    def extend(self, claims: Sequence[Claim], lease_seconds: float) -> Call[dict[Claim, Extension]]:
+        """Extend leases, up to each run's deadline; returns those that still hold."""
         params = {**_pairs(claims), "lease_seconds": lease_seconds}
         return Call(
             "extend",
             self._sql["extend"],
             params,
-            lambda rows: {Claim(row[0], row[1]): row[2] for row in rows},
+            lambda rows: {Claim(*row[:2]): Extension(*row[2:]) for row in rows},
         )
 
     def complete(self, outcomes: Sequence[Outcome]) -> Call[set[Claim]]:
