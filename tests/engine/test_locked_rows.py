@@ -14,6 +14,7 @@ from tests.engine.support import Jobs, handlers, until, working
 from jobq.context import Context
 from jobq.engine import recorder
 from jobq.errors import PermanentError
+from jobq.model import Outcome, Verdict
 
 
 class Gate:
@@ -121,27 +122,24 @@ async def test_an_outcome_that_is_due_again_while_another_waits_is_written_once(
     """Forced: the pause of the locked one ends while the statement that it was left out of waits for a table."""
     monkeypatch.setattr(recorder, "LATE_FIRST", 0.0)
     gate = Gate()
-    async with working(database_url, gate.handlers(), concurrency=2) as worker:
-        seen: list[str] = []
-        recorded = worker._late.recorded
-
-        def note(run: Any, outcome: Any, what: str, due: Any) -> None:
-            seen.append(what)
-            recorded(run, outcome, what, due)
-
-        worker._late.recorded = note
+    async with working(database_url, gate.handlers(), concurrency=2, lease_duration=60) as worker:
+        late, seen = worker._late, []
+        late.recorded = lambda run, outcome, what, due: seen.append((run.job.id, what))
         ids = jobs.put_many(2, "succeed")
         await until(lambda: gate.running == 2)
+        entries = [
+            recorder.Entry(run, Outcome(run.claim, Verdict.SUCCESS))
+            for run in worker.active.running
+        ]
         with psycopg.connect(database_url) as conn:
             conn.execute("SELECT FROM jobq.job WHERE id = %s FOR UPDATE", (ids[0],))
             conn.execute("LOCK TABLE jobq.job_archive_done IN SHARE MODE")
-            gate.opened.set()
-            waits = "SELECT FROM pg_stat_activity WHERE application_name = 'jobq record late' AND wait_event_type = 'Lock'"
-            await until(lambda: jobs.conn.execute(waits).fetchone() is not None)
-            await until(lambda: worker._late._waiting)
-        await jobs.finished(ids)
-        await worker.recorder.flush()
-    assert seen == ["success", "success"]
+            writing = asyncio.create_task(late._write(entries))
+            await until(lambda: late._waiting)
+        await writing
+        await late.flush()
+        assert sorted(seen) == [(id_, "success") for id_ in ids]
+        gate.opened.set()
 
 
 async def test_an_outcome_whose_lease_was_lost_is_not_taken_for_a_locked_one(
@@ -173,3 +171,29 @@ async def test_the_connection_for_locked_rows_is_closed_when_it_is_not_needed(
             await until(lambda: jobs.conn.execute(named).fetchone() == {"n": 1})
         await jobs.finished([id_])
         await until(lambda: jobs.conn.execute(named).fetchone() == {"n": 0})
+
+
+async def test_a_run_whose_outcome_waits_for_a_table_keeps_its_lease(
+    database_url: str, jobs: Jobs
+) -> None:
+    """Its row is free, so nothing but its extensions keeps the reaper from it."""
+    gate = Gate()
+    beats = 0
+    async with working(database_url, gate.handlers(), lease_duration=1.5) as worker:
+        id_ = jobs.put("succeed")
+        await until(lambda: gate.running == 1)
+        with psycopg.connect(database_url) as conn:
+            conn.execute("LOCK TABLE jobq.job_archive_done IN SHARE MODE")
+            gate.opened.set()
+            await until(lambda: worker.recorder.unrecorded == 1)
+            beat = worker._heartbeat.beat
+
+            def count() -> None:
+                nonlocal beats
+                beats += 1
+                beat()
+
+            worker._heartbeat.beat = count  # type: ignore[method-assign]
+            await until(lambda: beats > 6)  # more than two leases
+        await jobs.finished([id_])
+    assert (gate.running, jobs[id_]["attempts"]) == (1, 1)

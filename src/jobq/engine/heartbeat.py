@@ -33,7 +33,7 @@ class Heartbeat:
     """The heartbeat thread of a worker.
 
     A third of the lease is its period (JOBQ_LEASE_DURATION). A row that is locked is tried again soon, by itself. A run whose
-    outcome waits for a lock is left out: that is tried again far more often than its lease ends. No lease is extended past
+    outcome waits for a lock is left out of every other beat, so that the outcome does not meet nothing but our own extensions. No lease is extended past
     its run's deadline (`extend.sql`); a process whose loop is silent beyond the deadline of the handler that
     blocks it names that handler and exits with 1.
 
@@ -64,6 +64,7 @@ class Heartbeat:
     _conn: Conn | None = None
     #: Claims whose row was locked at the last beat.
     _skipped: list[Claim] = field(default_factory=list)
+    _spare_locked: bool = False
 
     def start(self) -> None:
         """Start the thread; call it in the event loop that runs the handlers."""
@@ -90,18 +91,20 @@ class Heartbeat:
             timeout = f"{max(self.lease_seconds / 3, 1.0):.3f}s"
             self._conn = connect_engine_sync(self.url, "jobq heartbeat", statement_timeout=timeout)
         self._skipped = []
-        self._extend_all(self._conn, list(self.held))
+        self._spare_locked = not self._spare_locked
+        runs = list(self.held.items())
+        self._extend_all(
+            self._conn, [claim for claim, run in runs if not (run.locked and self._spare_locked)]
+        )
         run_sync(self._conn, self.upkeep.beat(self.describe()))
 
     def again(self) -> None:
         """Extend the leases whose rows were locked at the last beat, without waiting for the next."""
         if self._conn is not None and not self._conn.closed:
             claims, self._skipped = self._skipped, []
-            self._extend_all(self._conn, claims)
+            self._extend_all(self._conn, [claim for claim in claims if claim in self.held])
 
     def _extend_all(self, conn: Conn, claims: list[Claim]) -> None:
-        held = dict(self.held)
-        claims = [claim for claim in claims if claim in held and not held[claim].locked]
         for start in range(0, len(claims), BATCH):
             self._extend(conn, claims[start : start + BATCH])
 

@@ -388,5 +388,5 @@ class LateRecorder(Recorder):
     def _set_aside(self, entries: list[Entry]) -> None:
         for entry in entries:
             entry.set_aside += 1
-            entry.run.locked = True  # no extension of ours is to be what it waits for
+            entry.run.locked = True
             self._put_off(entry, min(LATE_FIRST * 2 ** min(entry.set_aside, 9), LATE_MOST))
