@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, cast
 
 import orjson
@@ -73,6 +73,10 @@ class Jobs:
         if notify:
             self.wake()
         return [item.job.id for item in found]
+
+    def together(self) -> AbstractContextManager[object]:
+        """One transaction for what is put within: workers see all of it at once."""
+        return self._plain.transaction()
 
     def _converse(self, conversation: Conversation) -> list[Enqueued]:
         answer: Any = None

@@ -245,9 +245,10 @@ def cancel(jobs: Jobs, ids: list[int]) -> None:
 async def test_a_worker_that_is_cancelled_leaves_nothing_behind(
     database_url: str, jobs: Jobs
 ) -> None:
-    cancelled = asyncio.Event()
+    began, cancelled = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -255,7 +256,8 @@ async def test_a_worker_that_is_cancelled_leaves_nothing_behind(
 
     worker = Worker(settings(database_url), handlers(work=work))
     task = asyncio.create_task(worker.run())
-    await jobs.reach(jobs.put("work"), "RUNNING")
+    jobs.put("work")
+    await asyncio.wait_for(began.wait(), PATIENCE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -208,14 +208,16 @@ async def test_a_late_tenant_interleaves_with_a_flood_of_a_thousand_jobs(scene: 
 
 
 async def test_three_tenants_take_turns(scene: Scene) -> None:
-    for tenant in "abc":
-        await scene.put(MANY, tenant, 0.004)
+    with scene.jobs.together():
+        for tenant in "abc":
+            await scene.put(MANY, tenant, 0.004)
     await scene.shares(a=1, b=1, c=1)
 
 
 async def test_a_new_weight_acts_on_the_backlog_while_workers_run(scene: Scene) -> None:
-    for tenant in "ab":
-        await scene.put(2 * MANY, tenant, 0.004)
+    with scene.jobs.together():
+        for tenant in "ab":
+            await scene.put(2 * MANY, tenant, 0.004)
     await scene.shares(a=1, b=1)
     scene.set("tenant", "a", weight=3.0)
     await scene.shares(a=3, b=1)
@@ -227,11 +229,12 @@ async def test_weights_hold_where_one_tenants_jobs_take_ten_times_longer(
 ) -> None:
     """They are of one kind, so what is expected of it is wrong for both."""
     scene.set("tenant", "a", weight=3.0)
-    for tenant in "ab":
-        if tenant == long:
-            await scene.put(1000, tenant, 0.02)
-        else:
-            await scene.put(2 * MANY, tenant, 0.002)
+    with scene.jobs.together():
+        for tenant in "ab":
+            if tenant == long:
+                await scene.put(1000, tenant, 0.02)
+            else:
+                await scene.put(2 * MANY, tenant, 0.002)
     await scene.shares(a=3, b=1)
 
 
@@ -239,8 +242,9 @@ async def test_a_weight_for_a_queue_counts_in_that_queue_only(scene: Scene) -> N
     """Weights of queues and kinds divide what their jobs are charged, whoever's they are."""
     scene.set("tenant", "a", queue_weights={"mail": 3.0, "other": 100.0})
     scene.set("queue", "bulk", weight=0.5)
-    for tenant, queue in (("a", "mail"), ("b", "mail"), ("c", "bulk")):
-        await scene.put(MANY, tenant, 0.004, queue=queue)
+    with scene.jobs.together():
+        for tenant, queue in (("a", "mail"), ("b", "mail"), ("c", "bulk")):
+            await scene.put(MANY, tenant, 0.004, queue=queue)
     await scene.shares(a=3, b=1, c=0.5)
 
 
@@ -256,11 +260,12 @@ async def test_an_idle_tenant_banks_nothing(scene: Scene) -> None:
 async def test_a_tenant_gets_one_share_however_it_spreads_its_jobs(
     scene: Scene, spread: str
 ) -> None:
-    if spread == "ten queues":
-        for number in range(10):
-            await scene.put(MANY // 10, "spread", 0.004, queue=f"q{number}")
-    else:
-        for priority in (0, 5, 10):
-            await scene.put(MANY // 3, "spread", 0.004, priority=priority)
-    await scene.put(MANY, "plain", 0.004)
+    with scene.jobs.together():
+        if spread == "ten queues":
+            for number in range(10):
+                await scene.put(MANY // 10, "spread", 0.004, queue=f"q{number}")
+        else:
+            for priority in (0, 5, 10):
+                await scene.put(MANY // 3, "spread", 0.004, priority=priority)
+        await scene.put(MANY, "plain", 0.004)
     await scene.shares(spread=1, plain=1)
