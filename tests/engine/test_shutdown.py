@@ -160,7 +160,7 @@ async def test_a_cancellation_asked_for_before_the_release_wins(
     )
     task = asyncio.create_task(worker.run())
     id_ = jobs.put("work")
-    await jobs.reach(id_, "RUNNING")
+    await until(lambda: worker.running == 1)
     jobs.conn.execute("UPDATE jobq.job SET cancel_requested_at = now() WHERE id = %s", (id_,))
     worker.stop()
     await asyncio.wait_for(task, PATIENCE)
@@ -182,15 +182,16 @@ async def test_the_drain_delay_keeps_the_worker_up_but_not_ready(
 async def test_a_shutdown_does_not_wait_for_a_thread_whose_outcome_is_recorded_meanwhile(
     database_url: str, jobs: Jobs
 ) -> None:
-    leave = threading.Event()
+    entered, leave = threading.Event(), threading.Event()
 
     def deaf() -> None:
+        entered.set()
         leave.wait()
 
     worker = Worker(settings(database_url, shutdown_timeout=60), handlers(deaf=deaf))
     task = asyncio.create_task(worker.run())
     id_ = jobs.put("deaf", timeout=1, max_attempts=1)
-    await jobs.reach(id_, "RUNNING")
+    await until(entered.is_set)
     worker.stop()
     assert await asyncio.wait_for(task, PATIENCE) is True
     assert jobs[id_]["status"] == "DEAD"
