@@ -66,8 +66,8 @@ async def test_quiet_tenants_start_soon_beside_a_flood(database_url: str, jobs: 
             jobs.put("quiet", {"before": starts}, tenant="bcdef"[number % 5])
             await until(lambda number=number: len(passed) > number)  # type: ignore[misc]
         jobs.conn.execute("DELETE FROM jobq.job WHERE status = 'QUEUED'")
-    assert sorted(passed)[47] <= 20, (
-        f"95 % of them pass at most some that start meanwhile: {passed}"
+    assert sorted(passed)[47] <= 50, (
+        f"95 % of them pass a handful, not the 10,000 that came before: {passed}"
     )
 
 

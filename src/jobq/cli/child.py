@@ -138,6 +138,7 @@ class Child:
             if process.stdout is not None:
                 tasks.append(asyncio.create_task(self._read(process.stdout)))
             code = await process.wait()
+            self.signal(signal.SIGKILL, group=True)  # what a killed worker's handlers had forked
             self.pid = None
             await asyncio.wait(
                 tasks, timeout=1.0

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from jobq import logs
+from jobq.cli import forks
 
 log = logs.get("jobq")
 
@@ -36,8 +37,10 @@ class StopSignals:
 
     def install(self) -> None:
         """Take over both signals; until `on_stop` the first ends the process with 0, as nothing runs yet."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._received)
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        forks.restore_in_children(
+            {number: signal.signal(number, self._received) for number in numbers}
+        )
         threading.Thread(target=self._watch, name="jobq-shutdown", daemon=True).start()
 
     def on_stop(self, stop: Callable[[], object]) -> None:
@@ -67,7 +70,8 @@ class StopSignals:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End the process without waiting for any thread; what was printed is flushed."""
+    """End the process without waiting for any thread or child; what was printed is flushed."""
+    forks.kill_children()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -77,11 +81,13 @@ def exit_now(code: int) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; threads that would keep it alive are cut off.
+    """End the process; threads and children that would keep it alive are cut off.
 
     Raises:
         SystemExit: where nothing keeps it alive.
     """
+    if forks.end_children():
+        exit_now(code)
     deadline = 0.5  # seconds for idle threads of a closed executor to notice
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
