@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import DataError, IsolationLevel, errors
+from psycopg.abc import Buffer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
+from psycopg.types.datetime import TimestamptzBinaryLoader
 
 from jobq.errors import ConfigurationError, DatabaseUnavailable
 
@@ -19,24 +22,46 @@ Row = tuple[Any, ...]
 AsyncConn = psycopg.AsyncConnection[Row]
 Conn = psycopg.Connection[Row]
 
+#: What none of our sessions inherits from its role, database, server or environment, whatever it does: how values are
+#: written and read, how long a statement or an idle session lives (every limit is our own), under which isolation
+#: it runs. Rivals lock and fence by the newest version of a row: under a stricter isolation than READ COMMITTED they would fail
+#: instead of passing one another. `row_security` off makes a policy that would hide rows an error. A default of
+#: read-only is not overruled: it is refused with a sentence.
+PINNED = {
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "row_security": "off",
+    "search_path": "",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "60s",
+    "idle_session_timeout": "0",
+}
+#: The same, since these versions of the server.
+PINNED_SINCE = {170000: {"transaction_timeout": "0"}}
 #: Planner settings of a worker's own sessions (design.md 13): a queue table is empty at one ANALYZE and
 #: full at the next, so a plan must never rest on its size. A nested loop over a batch that the planner takes
 #: for ten pairs compares every pair with every row: 350 ms instead of 7 for 1,000 heartbeats; where only a
 #: loop will do (LATERAL, in the claim) it is still taken. So every plan may be made once and kept; `jit` would
-#: compile statements of a millisecond. Rivals lock and fence by the newest version of a row: under a stricter isolation
-#: than READ COMMITTED, which a database may have as its default, they would fail instead of passing one another.
-ENGINE_SETTINGS = {
+#: compile statements of a millisecond.
+PLANNER = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_mergejoin": "off",
     "enable_nestloop": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
-    "default_transaction_isolation": "read committed",
-    "timezone": "UTC",
-    "search_path": "",
-    "idle_in_transaction_session_timeout": "60s",
 }
+#: What a transaction in somebody else's session needs of these while our statements run in it; put back afterwards.
+LENT = {name: PINNED[name] for name in ("array_nulls", "transform_null_equals")}
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT = 5
 #: SQLSTATE classes and codes that say "not now" rather than "not this": connection lost (08), server
@@ -59,7 +84,7 @@ def conninfo(url: str) -> dict[str, Any]:
 
 
 async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
-    """A direct session of a worker, in autocommit, with the planner pinned.
+    """A direct session of a worker, in autocommit, with everything pinned, the planner too.
 
     Args:
         url: connection URL.
@@ -70,7 +95,7 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
     try:
-        await conn.execute(_CONFIGURE, _configuration(settings))
+        await conn.execute(_PIN, _pins(conn, PLANNER, settings))
     except BaseException:
         await conn.close()
         raise
@@ -83,26 +108,31 @@ def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
     try:
-        conn.execute(_CONFIGURE, _configuration(settings))
+        conn.execute(_PIN, _pins(conn, PLANNER, settings))
     except BaseException:
         conn.close()
         raise
     return conn
 
 
-_CONFIGURE = "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
-
-
 async def connect(url: str, name: str = "jobq") -> AsyncConn:
-    """A client's session, in autocommit; its statements assume no session state.
+    """A client's session, in autocommit, with what is `PINNED`.
 
-    It prepares a statement that is run with `prepare=True`, unless a transaction pooler is in between.
+    Through a transaction pooler nothing is: its sessions are everybody's. Statements there read and write values in
+    binary or as text that no setting changes; `bounded` lends what is left, and psycopg asks for the isolation.
+    A statement that is run with `prepare=True` is prepared, unless such a pooler is in between.
     """
     conn: AsyncConn = await psycopg.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
-    row = await (await conn.execute(_BACKEND)).fetchone()
-    conn.prepare_threshold = _prepare_threshold(conn, row)
+    try:
+        conn.adapters.register_loader("timestamptz", _ClampedTime)
+        await conn.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        row = await (await conn.execute(_PIN_IF_DIRECT, _pins(conn))).fetchone()
+    except BaseException:
+        await conn.close()
+        raise
+    conn.prepare_threshold = _prepare_threshold(row)
     return conn
 
 
@@ -111,20 +141,58 @@ def connect_sync(url: str, name: str = "jobq") -> Conn:
     conn: Conn = psycopg.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
-    row = conn.execute(_BACKEND).fetchone()
-    conn.prepare_threshold = _prepare_threshold(conn, row)
+    try:
+        conn.adapters.register_loader("timestamptz", _ClampedTime)
+        conn.isolation_level = IsolationLevel.READ_COMMITTED
+        row = conn.execute(_PIN_IF_DIRECT, _pins(conn)).fetchone()
+    except BaseException:
+        conn.close()
+        raise
+    conn.prepare_threshold = _prepare_threshold(row)
     return conn
 
 
-_BACKEND = "SELECT pg_backend_pid()"
+class _ClampedTime(TimestamptzBinaryLoader):
+    """Times that Python cannot hold come as the first or last that it can: no row spoils the list it is in."""
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except DataError:
+            return _FIRST if bytes(data[:1]) >= b"\x80" else _LAST  # the sign of its microseconds
 
 
-def _prepare_threshold(conn: AsyncConn | Conn, row: Row | None) -> int | None:
-    """Prepare on request on a direct connection, else never.
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
-    A pooler makes up the process id that it tells, and mixes up the prepared statements of its clients.
-    """
-    return sys.maxsize if row is not None and row[0] == conn.info.backend_pid else None
+
+def pin_locally(conn: Conn, **settings: str) -> None:
+    """Pin what is `PINNED`, and further settings, until the end of the open transaction."""
+    conn.execute(_PIN_LOCALLY, _pins(conn, settings))
+
+
+_PIN = "SELECT set_config(name, value, false) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
+_PIN_LOCALLY = _PIN.replace("false", "true")
+# A pooler makes up the process id that it tells.
+_PIN_IF_DIRECT = (
+    "SELECT pg_backend_pid() = %(pid)s,"
+    " (SELECT count(set_config(name, value, false)) FROM unnest(%(names)s::text[], %(values)s::text[]) AS s(name, value)"
+    " WHERE pg_backend_pid() = %(pid)s)"
+)
+
+
+def _pins(conn: AsyncConn | Conn, *more: Mapping[str, str]) -> dict[str, list[str] | int]:
+    wanted = dict(PINNED)
+    for version, newer in PINNED_SINCE.items():
+        if conn.info.server_version >= version:
+            wanted |= newer
+    for settings in more:
+        wanted |= settings
+    return {"names": list(wanted), "values": list(wanted.values()), "pid": conn.info.backend_pid}
+
+
+def _prepare_threshold(row: Row | None) -> int | None:
+    """Prepare on request on a direct connection, else never: a pooler mixes up the statements of its clients."""
+    return sys.maxsize if row is not None and row[0] else None
 
 
 @asynccontextmanager
@@ -133,7 +201,7 @@ async def bounded(
 ) -> AsyncIterator[AsyncConn]:
     """A transaction (or a savepoint in an open one) in which a lock is waited for `lock` seconds at most.
 
-    The settings are local to it and put back, so a caller's own transaction keeps its own. A
+    The settings, and what is `LENT`, are local to it and put back, so a caller's own transaction keeps its own. A
     connection that is not in autocommit gets its implicit transaction first, and is left in it.
 
     Args:
@@ -144,13 +212,13 @@ async def bounded(
     before = (
         None
         if _is_outermost(conn)
-        else await (await _cursor(conn).execute(_LIMITS, prepare=False)).fetchone()
+        else await (await _cursor(conn).execute(_LIMITS, (_LENT,), prepare=False)).fetchone()
     )
     async with conn.transaction():
-        await _cursor(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
+        await _cursor(conn).execute(_LIMIT, (_LENT, _limits(lock, statement)), prepare=False)
         yield conn
         if before is not None:
-            await _cursor(conn).execute(_LIMIT, before, prepare=False)
+            await _cursor(conn).execute(_LIMIT, (_LENT, before[0]), prepare=False)
 
 
 @contextmanager
@@ -159,17 +227,18 @@ def bounded_sync(conn: Conn, *, lock: float, statement: float = 0.0) -> Iterator
     before = (
         None
         if _is_outermost(conn)
-        else _cursor_sync(conn).execute(_LIMITS, prepare=False).fetchone()
+        else _cursor_sync(conn).execute(_LIMITS, (_LENT,), prepare=False).fetchone()
     )
     with conn.transaction():
-        _cursor_sync(conn).execute(_LIMIT, _limits(lock, statement), prepare=False)
+        _cursor_sync(conn).execute(_LIMIT, (_LENT, _limits(lock, statement)), prepare=False)
         yield conn
         if before is not None:
-            _cursor_sync(conn).execute(_LIMIT, before, prepare=False)
+            _cursor_sync(conn).execute(_LIMIT, (_LENT, before[0]), prepare=False)
 
 
-_LIMITS = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
-_LIMIT = "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
+_LENT = ["lock_timeout", "statement_timeout", *LENT]
+_LIMITS = "SELECT array_agg(current_setting(name) ORDER BY n) FROM unnest(%s::text[]) WITH ORDINALITY AS s(name, n)"
+_LIMIT = "SELECT count(set_config(name, value, true)) FROM unnest(%s::text[], %s::text[]) AS s(name, value)"
 
 
 def _is_outermost(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
@@ -177,8 +246,8 @@ def _is_outermost(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) 
     return conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
 
 
-def _limits(lock: float, statement: float) -> tuple[str, str]:
-    return f"{lock * 1000:.0f}", f"{statement * 1000:.0f}"
+def _limits(lock: float, statement: float) -> list[str]:
+    return [f"{lock * 1000:.0f}", f"{statement * 1000:.0f}", *LENT.values()]
 
 
 def _cursor(conn: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[Row]:
@@ -210,11 +279,6 @@ def unavailable(error: BaseException) -> DatabaseUnavailable:
     return DatabaseUnavailable("PostgreSQL cannot be reached at the moment")
 
 
-def _configuration(settings: dict[str, str]) -> dict[str, list[str]]:
-    wanted = {**ENGINE_SETTINGS, **settings}
-    return {"names": list(wanted), "values": list(wanted.values())}
-
-
 def _parameters(url: str, name: str) -> dict[str, Any]:
     given = conninfo(url)
     return {
@@ -224,5 +288,6 @@ def _parameters(url: str, name: str) -> dict[str, Any]:
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
         **given,
+        "client_encoding": "UTF8",
         "application_name": given.get("application_name") or name,
     }

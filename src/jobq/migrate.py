@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 
-from jobq.db import CONNECT_TIMEOUT, Conn, conninfo
+from jobq import logs
+from jobq.db import Conn, connect_sync, pin_locally
 from jobq.errors import DatabaseUnavailable, SchemaError
 from jobq.sql import Statements, migrations, read
 
@@ -19,6 +24,17 @@ KNOWN = migrations()
 CLIENT_VERSION = KNOWN[-1][0]
 #: Days of archive partitions made ahead (design.md 5).
 PARTITION_DAYS = 14
+#: How long a migration waits for a lock: whoever comes after it waits behind it, workers and enqueues alike.
+LOCK_WAIT = "200ms"
+#: Seconds for which it tries again, and between tries: at first, and at most.
+PATIENCE = 60.0
+PAUSE_FIRST, PAUSE_MOST = 0.3, 3.0
+#: How long a process waits while another one migrates; it holds nothing meanwhile.
+TURN_WAIT = "10min"
+
+log = logs.get("jobq.migrate")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,8 @@ def migrate(url: str, schema: str = "jobq") -> list[int]:
     """Apply what is missing, each migration in a transaction of its own; returns the versions applied.
 
     Safe to call from any number of processes at once: an advisory lock lets one work and the
-    others find nothing left to do. A process killed in the middle leaves no half of a migration.
+    others find nothing left to do. A process killed in the middle leaves no half of a migration. A migration waits
+    for locks by tries of `LOCK_WAIT`, between which everybody else goes on.
 
     Args:
         url: connection URL of a role that owns the schema, or may create it.
@@ -42,17 +59,18 @@ def migrate(url: str, schema: str = "jobq") -> list[int]:
 
     Raises:
         DatabaseUnavailable: the server cannot be reached.
-        SchemaError: the role may not, or the schema is too new for this version.
+        SchemaError: the role may not, the schema is too new for this version, or a lock was not to be had for `PATIENCE` seconds.
     """
     statements = Statements(schema)
     with _connected(url, schema) as conn:
-        with conn.transaction():
-            _lock(conn, schema)
-            if _missing_bootstrap(conn, schema):
-                conn.execute(statements.render("bootstrap.sql"))
-        applied = [version for version, name in KNOWN if _apply(conn, statements, version, name)]
+        _patiently(conn, schema, "bootstrap.sql", lambda: _bootstrap(conn, statements))
+        applied = [
+            version
+            for version, name in KNOWN
+            if _patiently(conn, schema, name, lambda: _apply(conn, statements, version, name))  # noqa: B023 - called at once
+        ]
         check(conn, schema)
-        make_partitions(conn, statements)
+        _patiently(conn, schema, "make_partitions.sql", lambda: _partition(conn, statements))
     return applied
 
 
@@ -137,14 +155,79 @@ def make_partitions(conn: Conn, statements: Statements) -> None:
     conn.execute(statements["make_partitions"], {"days": PARTITION_DAYS})
 
 
+def _bootstrap(conn: Conn, statements: Statements) -> None:
+    with _step(conn, statements.schema):
+        if _missing_bootstrap(conn, statements.schema):
+            conn.execute(statements.render("bootstrap.sql"))
+
+
 def _apply(conn: Conn, statements: Statements, version: int, name: str) -> bool:
-    with conn.transaction():
-        _lock(conn, statements.schema)
+    if version in _applied(conn, statements.schema):
+        return False
+    with _step(conn, statements.schema):
         if version in _applied(conn, statements.schema):
             return False
         conn.execute(statements.render(f"migrations/{name}"))
         conn.execute(_record(statements.schema, version, name))
     return True
+
+
+def _partition(conn: Conn, statements: Statements) -> None:
+    with _step(conn, statements.schema):
+        make_partitions(conn, statements)
+
+
+@contextmanager
+def _step(conn: Conn, schema: str) -> Iterator[None]:
+    """A transaction of one process at a time, in which no lock is waited for longer than `LOCK_WAIT`."""
+    with conn.transaction():
+        pin_locally(conn, lock_timeout=TURN_WAIT)
+        conn.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s || '.migrate', 0))", (schema,)
+        )
+        pin_locally(conn, lock_timeout=LOCK_WAIT)
+        yield
+
+
+def _patiently(conn: Conn, schema: str, name: str, step: Callable[[], T]) -> T:
+    """Run a step, and again where a lock was not to be had, for `PATIENCE` seconds."""
+    ends = time.monotonic() + PATIENCE
+    pause = PAUSE_FIRST
+    told = logs.Repeat(log, every=10.0)
+    while True:
+        try:
+            return step()
+        except (pg.LockNotAvailable, pg.DeadlockDetected):
+            holder = _holder(conn, schema)
+            if time.monotonic() > ends:
+                raise SchemaError(
+                    f"{name} was not applied: for {PATIENCE:g} seconds {holder}; end that and run jobq migrate again"
+                ) from None
+            told.warning(
+                "a migration waits for a lock; it tries again", migration=name, reason=holder
+            )
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, PAUSE_MOST)
+
+
+_HOLDER = """
+SELECT a.pid, coalesce(nullif(a.application_name, ''), a.backend_type), a.state, c.relname,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::bigint
+FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid JOIN pg_catalog.pg_class c ON c.oid = l.relation
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE l.granted AND l.locktype = 'relation' AND l.pid <> pg_backend_pid() AND n.nspname = %s AND c.relkind IN ('r', 'p')
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+ORDER BY a.xact_start, a.pid, c.relname LIMIT 1
+"""
+
+
+def _holder(conn: Conn, schema: str) -> str:
+    """Whose transaction has held a table the longest, as a clause."""
+    row = conn.execute(_HOLDER, (schema,)).fetchone()
+    if row is None:
+        return "another transaction held a lock"
+    pid, application, state, table, seconds = row
+    return f"process {pid} ({application}, {state or 'state unknown'}) has held table {table} in a transaction of {seconds} seconds"
 
 
 def _record(schema: str, version: int, name: str) -> sql.Composed:
@@ -156,9 +239,8 @@ def _record(schema: str, version: int, name: str) -> sql.Composed:
 @contextmanager
 def _connected(url: str, schema: str) -> Iterator[Conn]:
     """A connection for a while, its errors said in the words of this package."""
-    given = {"connect_timeout": CONNECT_TIMEOUT, **conninfo(url)}
     try:
-        with psycopg.connect(**given, autocommit=True, prepare_threshold=None) as conn:
+        with connect_sync(url, "jobq migrate") as conn:
             yield conn
     except psycopg.OperationalError as error:
         reason = str(error).partition("\n")[0]
@@ -169,10 +251,6 @@ def _connected(url: str, schema: str) -> Iterator[Conn]:
         ) from error
 
 
-def _lock(conn: Conn, schema: str) -> None:
-    conn.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s || '.migrate', 0))", (schema,))
-
-
 def _missing_bootstrap(conn: Conn, schema: str) -> bool:
     return _table(conn, schema, "compatibility") is None
 
@@ -181,7 +259,8 @@ def _applied(conn: Conn, schema: str) -> dict[int, datetime]:
     if _table(conn, schema, "migration") is None:
         return {}
     rows = conn.execute(
-        sql.SQL("SELECT version, applied_at FROM {}.migration").format(sql.Identifier(schema))
+        sql.SQL("SELECT version, applied_at FROM {}.migration").format(sql.Identifier(schema)),
+        binary=True,
     )
     return {
         version: at for version, at in rows if isinstance(version, int) and isinstance(at, datetime)

@@ -68,8 +68,11 @@ Message = LanesReady | LookEverywhere | CancelRequested | DueAt | SlotsFreed | L
 
 @lru_cache(maxsize=100_000)
 def token(lane: Lane) -> str:
-    """16 hex digits that stand for a lane; `{schema}.lane_token` computes the same."""
-    text = f"{lane.queue}\n{lane.tenant}\n{lane.priority}"
+    """16 hex digits that stand for a lane; `{schema}.lane_token` computes the same.
+
+    A newline parts the fields; one within a field is escaped, so that no two lanes share a text.
+    """
+    text = f"{_escaped(lane.queue)}\n{_escaped(lane.tenant)}\n{lane.priority}"
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
@@ -128,6 +131,10 @@ def micros(at: datetime) -> int:
 def from_micros(value: int) -> datetime:
     """The time of `micros`, in UTC."""
     return _EPOCH + value * _MICROSECOND
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _span(word: str) -> tuple[str, tuple[datetime, datetime]]:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from psycopg import sql
 from tests.api.support import enqueue, serving
-from tests.store.support import put
+from tests.store.support import put, uncheck
 
 from jobq.api.collector import DatabaseCollector
 from jobq.api.gauges import PAUSE, Gauges, Snapshot
@@ -76,6 +76,7 @@ async def test_queues_tenants_and_workers_are_counted(http: httpx.AsyncClient, c
 async def test_the_oldest_of_each_priority_is_told_and_what_is_held(
     http: httpx.AsyncClient, conn: Conn
 ) -> None:
+    uncheck(conn, "priority")
     for priority, minutes in ((0, 9), (0, 3), (100, 1), (-100, 2), (5000, 4), (-5000, 6)):
         ready = sql.SQL("now() - interval '{} minutes'").format(minutes)
         put(conn, "QUEUED", queue=f"q{minutes % 2}", priority=priority, ready_at=ready)
@@ -126,6 +127,7 @@ async def test_what_was_submitted_is_counted_without_replays(http: httpx.AsyncCl
 async def test_names_put_there_by_sql_are_cleaned_and_bounded(
     http: httpx.AsyncClient, conn: Conn
 ) -> None:
+    uncheck(conn, "queue", "tenant")
     for at in range(210):
         put(conn, "QUEUED", queue=f'q{at} "\n\\', tenant="t\n" * 100)
     put(conn, "QUEUED", queue="Q" * 10_000)

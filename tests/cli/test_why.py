@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg import sql
 from tests.cli.support import Said, jobq
-from tests.store.support import client, put
+from tests.store.support import client, put, uncheck
 
 from jobq.db import Conn
 
@@ -77,6 +77,7 @@ def test_what_is_no_job_has_no_reason(cli: Run) -> None:
 
 
 def test_names_written_by_sql_cannot_paint_the_terminal(cli: Run, conn: Conn) -> None:
+    uncheck(conn, "queue")
     id_ = put(conn, "QUEUED", queue="q\x1b[31m\n[red]")
     assert cli("why", str(id_)).out == "No live worker serves queue q\\x1b[31m\\n[red].\n"
 

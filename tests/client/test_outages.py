@@ -222,7 +222,7 @@ async def test_the_insert_is_prepared_unless_a_pooler_is_in_between(
 ) -> None:
     """A transaction pooler makes up the process id it tells, and mixes up prepared statements."""
     if not direct:
-        monkeypatch.setattr(db, "_BACKEND", "SELECT -1")
+        monkeypatch.setattr(db, "_PIN_IF_DIRECT", "SELECT %(pid)s = -1")
     query = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%insert_job%'"
     async with JobQ(database_url, pool_size=1) as app:
         for options in ({}, {}, {"unique_key": "U"}):

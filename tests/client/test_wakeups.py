@@ -199,13 +199,7 @@ async def test_trouble_is_told_once_until_it_is_over(caplog: pytest.LogCaptureFi
 async def test_a_wake_up_that_cannot_be_sent_fails_no_enqueue(
     colour: Colour, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database.rows(
-        "CREATE FUNCTION public.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT 1/0'"
-    )
-    database.rows(
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog',"
-        " current_database()); END $$"
-    )
+    database.rows("ALTER FUNCTION pg_catalog.pg_notify RENAME TO no_notify")
     assert (await colour.enqueue("k")).created
     await database.until(lambda: "wake-ups cannot be sent" in caplog.text)
     assert database.jobs() == 1

@@ -6,7 +6,7 @@ from jobq.db import Conn
 
 _QUERIES = {
     "relations": """
-SELECT c.relname, c.relkind, c.reloptions::text, c.relacl::text, obj_description(c.oid, 'pg_class'),
+SELECT c.relname, c.relkind, c.relreplident, c.reloptions::text, c.relacl::text, obj_description(c.oid, 'pg_class'),
        pg_get_partkeydef(c.oid), pg_get_expr(c.relpartbound, c.oid),
        CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) END,
        CASE WHEN c.relkind IN ('i', 'I') THEN pg_get_indexdef(c.oid) END

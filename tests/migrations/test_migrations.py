@@ -146,7 +146,7 @@ def test_the_comparison_sees_comments_checks_defaults_and_functions(
 def test_the_tables_and_what_people_call_are_documented(database_url: str) -> None:
     with client(database_url) as conn:
         relations = {
-            row[0]: row[4] for row in describe(conn)["relations"] if row[1] in ("r", "p", "v")
+            row[0]: row[5] for row in describe(conn)["relations"] if row[1] in ("r", "p", "v")
         }
         functions = {row[0]: row[3] for row in describe(conn)["functions"]}
     parts = {"job_archive_done", "job_archive_dead"}  # of a table that is documented

@@ -22,7 +22,7 @@ INELIGIBLE = f"""
 INSERT INTO jobq.job (kind, status, held_by, tenant, run_at, lease, lease_until)
 SELECT CASE g % 5 WHEN 4 THEN 'strange' ELSE 'k' END,
        CASE g % 5 WHEN 1 THEN 'RUNNING' WHEN 2 THEN 'SCHEDULED' ELSE 'QUEUED' END,
-       CASE WHEN g % 5 IN (3, 4) THEN 'kind:k' END, CASE WHEN g % 5 = 0 THEN 'a tenant' ELSE 'default' END,
+       CASE WHEN g % 5 IN (3, 4) THEN 'kind:k' END, CASE WHEN g % 5 = 0 THEN 'another' ELSE 'default' END,
        now() - interval '1 day' + g * interval '1 us',
        CASE WHEN g % 5 = 1 THEN 1 END, CASE WHEN g % 5 = 1 THEN now() + interval '1 minute' END
 FROM generate_series(1, {MANY}) g

@@ -31,8 +31,6 @@ ODD: dict[str, dict[str, str]] = {
     "payload number": {"payload": "'5'"},
     "payload of 5001 digits": {"payload": "'{\"n\": 1e5000}'"},
     "payload nested deeply": {"payload": "(repeat('[', 5000) || repeat(']', 5000))::jsonb"},
-    "no kind": {"kind": "''"},
-    "a kind of 1 MB": {"kind": "repeat('k', 1000000)"},
     "attempts at the end of int4": {"attempts": str(INT_MAX)},
     "attempts used up": {"attempts": "5"},
     "attempts overdrawn": {"attempts": "77"},
@@ -54,7 +52,8 @@ ODD: dict[str, dict[str, str]] = {
     "history of anything": {"history": "'[1, null, [{}], {\"a\": 1}]'"},
     "progress of anything": {"progress": "'[1e5000]'"},
     "result of anything": {"result": "'1e5000'"},
-    "priority at the end of int2": {"priority": "32767"},
+    "an error of 1 MB": {"last_error": "repeat('e', 1000000)"},
+    "a worker of 1 MB": {"worker": "repeat('w', 1000000)"},
     "an empty error": {"last_error": "''"},
     "a cancel request before its start": {"cancel_requested_at": "now()"},
     "keys without their rows": {"unique_key": "'u'", "idempotency_key": "'i'"},
@@ -70,7 +69,7 @@ def _claimed(conn: Conn) -> dict[int, str]:
     """All odd rows and some good ones, claimed in one batch: id -> what is odd."""
     names = {put(conn, "QUEUED", **_columns(name)): name for name in ODD}
     names |= {put(conn, "QUEUED"): f"good {n}" for n in range(GOOD)}
-    found = run_sync(conn, claim(LEASE, spans=[Span(LANE), Span(LANE._replace(priority=32767))]))
+    found = run_sync(conn, claim(LEASE, spans=[Span(LANE)]))
     assert {each.id for each in found} == set(names)
     assert all(isinstance(each.meta, dict) for each in found)
     return names
@@ -149,6 +148,25 @@ def test_odd_rows_can_be_looked_at_and_cancelled(undone: Conn) -> None:
         ("QUEUED", {"run_at": "'-infinity'"}),
         ("QUEUED", {"run_at": "'9999-06-01Z'"}),
         ("QUEUED", {"ready_at": "'infinity'"}),
+        ("QUEUED", {"started_at": "'-infinity'"}),
+        ("QUEUED", {"cancel_requested_at": "'0044-03-15 BC'"}),
+        ("QUEUED", {"deadline": "'infinity'"}),
+        ("RUNNING", {"lease_until": "'1969-07-20Z'"}),
+        ("RUNNING", {"lease_until": "'infinity'"}),
+        ("QUEUED", {"priority": "101"}),
+        ("QUEUED", {"priority": "-32768"}),
+        ("QUEUED", {"held_by": "''"}),
+        ("QUEUED", {"held_by": "repeat('h', 301)"}),
+        *[
+            ("QUEUED", {name: text})
+            for name in ("kind", "queue", "tenant")
+            for text in ("''", "repeat('x', 129)", "E'a\\nb'", "'a b'", "'größe'", "'x\"y'")
+        ],
+        *[
+            ("QUEUED", {name: text})
+            for name in ("concurrency_key", "idempotency_key", "unique_key")
+            for text in ("''", "repeat('x', 256)")
+        ],
         ("QUEUED", {"created_at": "'-infinity'"}),
         ("QUEUED", {"timeout": "0"}),
         ("QUEUED", {"timeout": "'NaN'"}),

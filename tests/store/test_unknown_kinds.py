@@ -74,12 +74,6 @@ def test_an_unknown_kind_takes_no_slot_and_does_not_come_first_in_its_key(undone
     assert slots(undone, "key:k1") == {known}
 
 
-def test_a_kind_longer_than_an_index_entry_is_held_as_well(undone: Conn) -> None:
-    queued(undone, kind="k" * 1_000_000)
-    claim(undone)
-    assert len(held(undone)) == 1
-
-
 def test_a_worker_that_registers_while_another_holds_its_jobs_finds_them_at_its_next_look(
     rivals: Rivals,
 ) -> None:

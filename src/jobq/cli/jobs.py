@@ -164,7 +164,7 @@ def _facts(job: Record, view: dict[str, Any]) -> list[tuple[str, Any]]:
         ("timeout", job["timeout"] and format_duration(job["timeout"])),
         *times,
         ("worker", job["worker"]),
-        ("tags", ", ".join(view["tags"])),
+        ("tags", ", ".join(map(str, view["tags"]))),
         ("idempotency", job["idempotency_key"]),
         ("unique", job["unique_key"]),
         ("concurrency", job["concurrency_key"]),

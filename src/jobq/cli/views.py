@@ -86,7 +86,7 @@ def _some(names: list[str] | None, none: str) -> str:
     if not names:
         return none
     more = f" + {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return ", ".join(map(str, names[:NAMED])) + more
 
 
 def _queues(live: list[Record], workers: list[Record]) -> list[dict[str, Any]]:

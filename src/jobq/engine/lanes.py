@@ -217,7 +217,8 @@ class LaneTable:
         for tenant, lanes in list(self._by_tenant.items()):
             for lane, state in list(lanes.items()):
                 if not state.ready and state.seen < before_round:
-                    del lanes[lane], self._by_token[token(lane)]
+                    del lanes[lane]
+                    self._by_token.pop(token(lane), None)
             if not lanes:
                 del self._by_tenant[tenant]
                 self._modest.pop(tenant, None)
