@@ -17,6 +17,7 @@ from jobq.errors import (
     PermanentError,
     RetryAfter,
     SchemaError,
+    TooSlow,
     UnknownKind,
     WrongStatus,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "PermanentError",
     "RetryAfter",
     "SchemaError",
+    "TooSlow",
     "UnknownKind",
     "WrongStatus",
     "__version__",

@@ -16,12 +16,16 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.types.datetime import TimestamptzBinaryLoader
 
+from jobq import silence
 from jobq.errors import ConfigurationError, DatabaseUnavailable
+from jobq.silence import CLIENT_SILENCE, STATEMENT_LIMIT, WORKER_SILENCE
 
 Row = tuple[Any, ...]
 AsyncConn = psycopg.AsyncConnection[Row]
 Conn = psycopg.Connection[Row]
 
+#: Seconds that a client's statement waits for a lock.
+CLIENT_LOCK_WAIT = 2.0
 #: What none of our sessions inherits from its role, database, server or environment, whatever it does: how values are
 #: written and read, how long a statement or an idle session lives (every limit is our own), under which isolation
 #: it runs. Rivals lock and fence by the newest version of a row: under a stricter isolation than READ COMMITTED they would fail
@@ -41,18 +45,21 @@ PINNED = {
     "row_security": "off",
     "search_path": "",
     "statement_timeout": "0",
-    "lock_timeout": "0",
+    "lock_timeout": f"{CLIENT_LOCK_WAIT:g}s",
     "idle_in_transaction_session_timeout": "60s",
     "idle_session_timeout": "0",
 }
 #: The same, since these versions of the server.
 PINNED_SINCE = {170000: {"transaction_timeout": "0"}}
-#: Planner settings of a worker's own sessions (design.md 13): a queue table is empty at one ANALYZE and
+#: What a worker's own sessions have besides: a statement ends before its connection is given up (`jobq.silence`), and
+#: planner settings (design.md 13): a queue table is empty at one ANALYZE and
 #: full at the next, so a plan must never rest on its size. A nested loop over a batch that the planner takes
 #: for ten pairs compares every pair with every row: 350 ms instead of 7 for 1,000 heartbeats; where only a
 #: loop will do (LATERAL, in the claim) it is still taken. So every plan may be made once and kept; `jit` would
 #: compile statements of a millisecond.
-PLANNER = {
+ENGINE = {
+    "statement_timeout": STATEMENT_LIMIT,
+    "lock_timeout": "0",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_mergejoin": "off",
@@ -67,6 +74,9 @@ CONNECT_TIMEOUT = 5
 #: SQLSTATE classes and codes that say "not now" rather than "not this": connection lost (08), server
 #: shutting down or starting (57P), too many connections and out of resources (53), read-only (25006).
 _UNAVAILABLE = ("08", "57P", "53")
+READ_ONLY = "PostgreSQL accepts no writes at the moment (read-only)"
+#: SQLSTATEs of a lock that was not to be had, a statement that was cancelled or took too long, and rivals.
+_NOT_NOW = frozenset({"55P03", "57014", "40P01", "40001"})
 
 
 def conninfo(url: str) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def conninfo(url: str) -> dict[str, Any]:
         ) from None
 
 
-async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
+async def connect_engine(url: str, name: str, **settings: str) -> silence.AsyncConnection:
     """A direct session of a worker, in autocommit, with everything pinned, the planner too.
 
     Args:
@@ -91,11 +101,12 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
         name: shown as application_name in pg_stat_activity.
         settings: further settings of the session, such as lock_timeout.
     """
-    conn: AsyncConn = await psycopg.AsyncConnection.connect(
+    conn = await silence.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
+    conn.silence, conn.curt = WORKER_SILENCE, True
     try:
-        await conn.execute(_PIN, _pins(conn, PLANNER, settings))
+        await conn.execute(_PIN, _pins(conn, ENGINE, settings))
     except BaseException:
         await conn.close()
         raise
@@ -104,11 +115,12 @@ async def connect_engine(url: str, name: str, **settings: str) -> AsyncConn:
 
 def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
     """The same for a thread (see `connect_engine`)."""
-    conn: Conn = psycopg.Connection.connect(
+    conn = silence.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1
     )
+    conn.silence = WORKER_SILENCE
     try:
-        conn.execute(_PIN, _pins(conn, PLANNER, settings))
+        conn.execute(_PIN, _pins(conn, ENGINE, settings))
     except BaseException:
         conn.close()
         raise
@@ -122,9 +134,10 @@ async def connect(url: str, name: str = "jobq") -> AsyncConn:
     binary or as text that no setting changes; `bounded` lends what is left, and psycopg asks for the isolation.
     A statement that is run with `prepare=True` is prepared, unless such a pooler is in between.
     """
-    conn: AsyncConn = await psycopg.AsyncConnection.connect(
+    conn = await silence.AsyncConnection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
+    conn.silence = CLIENT_SILENCE
     try:
         conn.adapters.register_loader("timestamptz", _ClampedTime)
         await conn.set_isolation_level(IsolationLevel.READ_COMMITTED)
@@ -136,11 +149,18 @@ async def connect(url: str, name: str = "jobq") -> AsyncConn:
     return conn
 
 
-def connect_sync(url: str, name: str = "jobq") -> Conn:
-    """The same for sync callers (see `connect`)."""
-    conn: Conn = psycopg.Connection.connect(
+def connect_sync(url: str, name: str = "jobq", *, patient: bool = False) -> Conn:
+    """The same for sync callers (see `connect`).
+
+    Args:
+        url: connection URL.
+        name: shown as application_name in pg_stat_activity.
+        patient: whether its statements may take as long as they will, such as those of a migration.
+    """
+    conn = silence.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=None
     )
+    conn.silence = None if patient else CLIENT_SILENCE
     try:
         conn.adapters.register_loader("timestamptz", _ClampedTime)
         conn.isolation_level = IsolationLevel.READ_COMMITTED
@@ -259,6 +279,19 @@ def _cursor_sync(conn: psycopg.Connection[Any]) -> psycopg.Cursor[Row]:
     return psycopg.Cursor(conn, row_factory=tuple_row)
 
 
+def is_pooled(conn: AsyncConn | Conn) -> bool:
+    """Whether a client's session of ours goes through a transaction pooler, so that nothing is pinned in it."""
+    return (
+        isinstance(conn, silence.AsyncConnection | silence.Connection)
+        and conn.prepare_threshold is None
+    )
+
+
+def must_wait(error: BaseException) -> bool:
+    """Whether an error says "not now" though the database is there: a lock, a timeout or a rival was in the way."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _NOT_NOW
+
+
 def is_unavailable(error: BaseException) -> bool:
     """Whether an error says that the database is away or takes no writes, not that a statement is wrong."""
     if not isinstance(error, psycopg.Error):
@@ -275,7 +308,7 @@ def unavailable(error: BaseException) -> DatabaseUnavailable:
         isinstance(error, psycopg.Error)
         and error.sqlstate == errors.ReadOnlySqlTransaction.sqlstate
     ):
-        return DatabaseUnavailable("PostgreSQL accepts no writes at the moment (read-only)")
+        return DatabaseUnavailable(READ_ONLY)
     return DatabaseUnavailable("PostgreSQL cannot be reached at the moment")
 
 

@@ -85,6 +85,12 @@ class KeyInProgress(JobQError):
     code = "key_in_progress"
 
 
+class TooSlow(JobQError):
+    """The database kept the request waiting for too long; nothing of it was done."""
+
+    code = "too_slow"
+
+
 class JobNotFound(JobQError):
     """No job has this id, neither live nor finished."""
 

@@ -240,7 +240,7 @@ def _record(schema: str, version: int, name: str) -> sql.Composed:
 def _connected(url: str, schema: str) -> Iterator[Conn]:
     """A connection for a while, its errors said in the words of this package."""
     try:
-        with connect_sync(url, "jobq migrate") as conn:
+        with connect_sync(url, "jobq migrate", patient=True) as conn:
             yield conn
     except psycopg.OperationalError as error:
         reason = str(error).partition("\n")[0]

@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from jobq.engine.probe import Probe
-from jobq.engine.worker import Health, Worker
+from jobq.engine.trouble import Health
+from jobq.engine.worker import Worker
 
 
 @dataclass

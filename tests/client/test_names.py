@@ -11,7 +11,7 @@ import jobq
 NAMES = {
     "ConfigurationError", "Context", "DatabaseUnavailable", "IdempotencyConflict", "InvalidJob", "InvalidPayload",
     "Job", "JobNotFound", "JobQ", "JobQError", "JobStatus", "KeyInProgress", "PayloadTooLarge", "PermanentError",
-    "RetryAfter", "SchemaError", "UnknownKind", "WrongStatus", "__version__", "time_bucket",
+    "RetryAfter", "SchemaError", "TooSlow", "UnknownKind", "WrongStatus", "__version__", "time_bucket",
 }  # fmt: skip
 
 RIGHT = """
@@ -65,7 +65,7 @@ def test_every_error_is_a_jobq_error_with_a_code_of_its_own() -> None:
         for name in NAMES
         if isinstance(value := getattr(jobq, name), type) and issubclass(value, jobq.JobQError)
     ]
-    assert len(errors) == 14
+    assert len(errors) == 15
     assert len({error.code for error in errors}) == len(errors)
 
 

@@ -23,6 +23,7 @@ from jobq.errors import (
     KeyInProgress,
     PayloadTooLarge,
     SchemaError,
+    TooSlow,
     WrongStatus,
 )
 from jobq.payload import clean_text
@@ -44,6 +45,7 @@ _STATUS: tuple[tuple[type[JobQError], int], ...] = (
     (JobNotFound, 404),
     (DatabaseUnavailable, 503),
     (SchemaError, 503),
+    (TooSlow, 503),
 )
 _OF_ROUTING = {
     404: ("not_found", "nothing is at this path; /docs lists what is"),

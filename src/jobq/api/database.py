@@ -83,14 +83,16 @@ class Database:
         return await self.use(work)
 
     async def ping(self) -> None:
-        """Ask the database for a sign of life.
+        """Ask whether the database would take a job now.
 
         Raises:
-            DatabaseUnavailable: there was none.
+            DatabaseUnavailable: it does not answer, or takes no writes.
         """
 
         async def work(conn: db.AsyncConn) -> None:
-            await conn.execute("SELECT 1")
+            row = await (await conn.execute("SHOW transaction_read_only")).fetchone()
+            if row == ("on",):
+                raise DatabaseUnavailable(db.READ_ONLY)
 
         await self.use(work, PROBE_LIMIT)
 

@@ -10,7 +10,7 @@ import psycopg
 from jobq.client.announcer import AsyncAnnouncer
 from jobq.client.plan import Request, refuse
 from jobq.client.pool import AsyncPool
-from jobq.db import bounded
+from jobq.db import bounded, is_pooled
 from jobq.model import Job, NewJob
 from jobq.store import KEY_WAIT, Call, Enqueued, EnqueueStore, WinnerGone, run
 
@@ -80,7 +80,10 @@ class AsyncDriver:
     async def _run(self, call: Call[T], *, prepare: bool) -> T:
         conn = await self._pool.take()
         try:
-            return await run(conn, call, prepare=prepare)
+            if not is_pooled(conn):
+                return await run(conn, call, prepare=prepare)
+            async with bounded(conn, lock=KEY_WAIT):
+                return await run(conn, call)
         finally:
             self._pool.give(conn)
 
@@ -98,7 +101,7 @@ async def enqueue_within(connection: psycopg.AsyncConnection[Any], request: Requ
 
 
 async def _perform(conn: psycopg.AsyncConnection[Any], request: Request) -> list[Enqueued]:
-    if not request.guarded:
+    if not request.guarded and not is_pooled(conn):
         return await _converse(conn, request)
     async with bounded(conn, lock=KEY_WAIT):
         return await _converse(conn, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from jobq.errors import (
     JobQError,
     KeyInProgress,
     SchemaError,
+    TooSlow,
 )
 from jobq.fields import SNAKE, Naming
 from jobq.model import NewJob
@@ -146,6 +148,12 @@ def _explain(error: Exception) -> JobQError | None:
 
 def _explain_statement(error: Exception) -> JobQError | None:
     match error:
+        case pg.LockNotAvailable() if not _waited_for_key(error):
+            return TooSlow(
+                "a lock on a table of jobq was not to be had; nothing was enqueued, try again"
+            )
+        case pg.QueryCanceled():
+            return TooSlow("PostgreSQL took too long; nothing was enqueued, try again")
         case pg.LockNotAvailable():
             return KeyInProgress(
                 f"another transaction has held the same key for {KEY_WAIT:g} seconds; try again"
@@ -161,6 +169,14 @@ def _explain_statement(error: Exception) -> JobQError | None:
             reason = f"is refused by PostgreSQL: {error.diag.message_primary or error}"
             return InvalidPayload(f"payload {reason}", fields={"payload": reason})
     return None
+
+
+def _waited_for_key(error: psycopg.Error) -> bool:
+    """Whether the lock was a rival's new row: PostgreSQL names its place, `(0,7)`, in the context, in any language."""
+    return _ROW.search(error.diag.context or "") is not None
+
+
+_ROW = re.compile(r"\(\d+,\d+\)")
 
 
 def is_plain(job: NewJob) -> bool:

@@ -10,7 +10,7 @@ import psycopg
 from jobq.client.announcer import SyncAnnouncer
 from jobq.client.plan import Request, refuse
 from jobq.client.pool import SyncPool
-from jobq.db import bounded_sync
+from jobq.db import bounded_sync, is_pooled
 from jobq.model import Job, NewJob
 from jobq.store import KEY_WAIT, Call, Enqueued, EnqueueStore, WinnerGone, run_sync
 
@@ -76,7 +76,10 @@ class SyncDriver:
     def _run(self, call: Call[T], *, prepare: bool) -> T:
         conn = self._pool.take()
         try:
-            return run_sync(conn, call, prepare=prepare)
+            if not is_pooled(conn):
+                return run_sync(conn, call, prepare=prepare)
+            with bounded_sync(conn, lock=KEY_WAIT):
+                return run_sync(conn, call)
         finally:
             self._pool.give(conn)
 
@@ -94,7 +97,7 @@ def enqueue_within(connection: psycopg.Connection[Any], request: Request) -> lis
 
 
 def _perform(conn: psycopg.Connection[Any], request: Request) -> list[Enqueued]:
-    if not request.guarded:
+    if not request.guarded and not is_pooled(conn):
         return _converse(conn, request)
     with bounded_sync(conn, lock=KEY_WAIT):
         return _converse(conn, request)

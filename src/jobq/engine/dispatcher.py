@@ -17,6 +17,7 @@ from jobq.engine.lanes import MOST_TENANTS, Hint
 from jobq.engine.pool import SlotPool
 from jobq.engine.session import Retry, Session
 from jobq.engine.strangers import Strangers
+from jobq.engine.trouble import Trouble
 from jobq.model import ClaimedJob
 from jobq.store import Blocked, Claimed, ClaimSettings, RunStore
 
@@ -61,13 +62,14 @@ class Dispatcher:
     _poll_at: float = 0.0
     #: When to claim again after one that got nowhere (monotonic): a rival had slots or tokens in hands.
     _again_at: float = float("inf")
-    #: Whether the last attempt found the database away.
+    #: Whether the last attempt found the database away, or had to wait for it: it claims nothing for now.
     outage: bool = False
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
     #: Leases of claims whose answer was lost or too late -> when to look (again) what they took (monotonic).
     _lost: dict[int, list[float]] = field(default_factory=dict)
     _retry: Retry = field(default_factory=Retry)
     _strangers: Strangers = field(default_factory=Strangers)
+    _trouble: Trouble = field(default_factory=lambda: Trouble("claiming"))
 
     def wake(self) -> None:
         """A slot is free, or something was queued."""
@@ -94,11 +96,10 @@ class Dispatcher:
             try:
                 pause = await self.step()
                 self._retry.reset()
+                self._trouble.over()
                 self.succeeded_at, self.outage = time.monotonic(), False
             except (psycopg.Error, OSError) as error:
-                self.outage = is_unavailable(error)
-                if not self.outage:
-                    log.exception("a claim failed")
+                self.outage = self._trouble.met(error)
                 await _wait(self._stopped, self._retry.next())
             else:
                 if pause > 0:

@@ -18,6 +18,7 @@ from jobq import logs
 from jobq.db import Conn, connect_engine_sync
 from jobq.engine.runner import GRACE, Run
 from jobq.model import Claim
+from jobq.silence import WORKER_SILENCE, sever
 from jobq.store import RunStore, UpkeepStore, run_sync
 
 log = logs.get("jobq.worker")
@@ -82,13 +83,15 @@ class Heartbeat:
         """End the thread and wait for it."""
         self._stop.set()
         self._wake.set()
+        if self._conn is not None:
+            sever(self._conn)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, 5.0)
 
     def beat(self) -> None:
         """Extend all leases and say that the worker lives; reconnects where needed."""
         if self._conn is None or self._conn.closed:
-            timeout = f"{max(self.lease_seconds / 3, 1.0):.3f}s"
+            timeout = f"{min(max(self.lease_seconds / 3, 1.0), WORKER_SILENCE - 1.5):.3f}s"
             self._conn = connect_engine_sync(self.url, "jobq heartbeat", statement_timeout=timeout)
         self._skipped = []
         self._spare_locked = not self._spare_locked
@@ -138,7 +141,8 @@ class Heartbeat:
         try:
             call()
         except (psycopg.Error, OSError) as error:
-            self.failed(error)
+            if not self._stop.is_set():
+                self.failed(error)
             if self._conn is not None:
                 self._conn.close()
             return min(period / 4, 1.0)

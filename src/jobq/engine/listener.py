@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-from jobq import logs
-from jobq.db import is_unavailable
 from jobq.engine.session import Retry, Session
+from jobq.engine.trouble import Trouble
 from jobq.wakeup import Message, parse
 
-log = logs.get("jobq.worker")
-
 #: Seconds without a hint after which the connection is tried.
-QUIET = 30.0
+QUIET = 5.0
 
 
 @dataclass
@@ -36,6 +33,7 @@ class Listener:
     hear: Callable[[Message], None]
     listening: Callable[[bool], None]
     _retry: Retry = field(default_factory=Retry)
+    _trouble: Trouble = field(default_factory=lambda: Trouble("listening"))
 
     async def run(self) -> None:
         """Listen until cancelled, through outages."""
@@ -44,8 +42,7 @@ class Listener:
                 await self._listen()
             except (psycopg.Error, OSError) as error:
                 self.listening(False)
-                if not is_unavailable(error):
-                    log.exception("listening failed")
+                self._trouble.met(error)
                 await self.session.reset(error)
                 await asyncio.sleep(self._retry.next())
 
@@ -54,6 +51,7 @@ class Listener:
         await conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
         self.listening(True)
         self._retry.reset()
+        self._trouble.over()
         while True:
             async for notify in conn.notifies(timeout=QUIET):
                 message = parse(notify.payload)

@@ -10,12 +10,9 @@ from datetime import datetime
 
 import psycopg
 
-from jobq import logs
-from jobq.db import is_unavailable
 from jobq.engine.session import Retry
+from jobq.engine.trouble import Trouble
 from jobq.store import BEGINNING
-
-log = logs.get("jobq.worker")
 
 #: A scan from the bottom of an index that takes longer than this (seconds) is throttled to a twentieth
 #: of the time; in between it starts at a floor (design.md 22).
@@ -37,6 +34,9 @@ class Periodic:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _retry: Retry = field(default_factory=Retry)
 
+    def __post_init__(self) -> None:
+        self._trouble = Trouble(f"the {self.name}")
+
     def wake(self) -> None:
         """Call the step now."""
         self._wake.set()
@@ -48,9 +48,9 @@ class Periodic:
             try:
                 pause = await self.step()
                 self._retry.reset()
+                self._trouble.over()
             except (psycopg.Error, OSError) as error:
-                if not is_unavailable(error):
-                    log.exception("a periodic step failed", step=self.name)
+                self._trouble.met(error)
                 pause = self._retry.next()
             try:
                 async with asyncio.timeout(pause):

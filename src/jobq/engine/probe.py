@@ -68,7 +68,7 @@ class Probe:
         if not self._worker.started.is_set():
             return _status("starting")
         if not self._worker.ready:
-            return _status("not ready", "the database cannot be reached")
+            return _status("not ready", "the database cannot be reached, or makes claims wait")
         return _status("ok")
 
 

@@ -13,6 +13,7 @@ from jobq import logs
 from jobq.db import is_unavailable
 from jobq.engine.runner import Run
 from jobq.engine.session import RETRY_MOST, Retry, Session
+from jobq.engine.trouble import Trouble
 from jobq.migrate import PARTITION_DAYS
 from jobq.model import Claim, JobStatus, Outcome, Verdict
 from jobq.store import RunStore, UpkeepStore
@@ -106,6 +107,7 @@ class Recorder:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _retry: Retry = field(default_factory=Retry)
+    _trouble: Trouble = field(default_factory=lambda: Trouble("recording outcomes"))
     _progress_due: float = 0.0
     _later: int = 0
     _careful_until: float = 0.0
@@ -148,9 +150,9 @@ class Recorder:
                 await self._write(self._writing)
                 await self._write_progress()
                 self._retry.reset()
+                self._trouble.over()
             except (psycopg.Error, OSError) as error:
-                if not is_unavailable(error):
-                    log.exception("outcomes could not be written")
+                self._trouble.met(error)
                 await asyncio.sleep(self._retry.next())
             if not self._in_hand:
                 self._idle.set()

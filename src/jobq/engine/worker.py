@@ -9,7 +9,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -32,6 +31,7 @@ from jobq.engine.recorder import LATE_LOCK_WAIT, LOCK_WAIT, Backoff, LateRecorde
 from jobq.engine.retention import Retention
 from jobq.engine.runner import GRACE, Runner
 from jobq.engine.session import Session
+from jobq.engine.trouble import Health
 from jobq.engine.weights import Weights
 from jobq.handlers import Handler
 from jobq.metrics import Metrics
@@ -54,14 +54,6 @@ log = logs.get("jobq.worker")
 CANCEL_TIME = 1.0
 #: Seconds at shutdown for the last outcomes to be written once everything else has ended.
 FLUSH_TIME = 2.0
-
-
-@dataclass(frozen=True)
-class Health:
-    """Whether the claim loop moves, and if not, why not."""
-
-    ok: bool
-    reason: str = ""
 
 
 class Worker:
@@ -380,16 +372,10 @@ class Worker:
     def _describe(self) -> dict[str, Any]:
         now = time.monotonic()
         return {
-            "id": self.id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
+            "id": self.id, "host": socket.gethostname(), "pid": os.getpid(), "version": __version__,
             "queues": None if self.queues is None else [queue.name for queue in self.queues],
             "kinds": sorted(self.handlers),
-            "slots": self.slots,
-            "express": self.express,
-            "running": self.running,
-            "draining": self.draining,
+            "slots": self.slots, "express": self.express, "running": self.running, "draining": self.draining,
             "claim_loop_ok": self.health().ok,
             "finished_per_second": self.active.pace.per_second(now),
             "run_seconds": self.active.pace.run_seconds(
@@ -397,4 +383,4 @@ class Worker:
             ),
             "claimed_ago": now - self.dispatcher.succeeded_at,
             "ttl": self.settings.lease_duration,
-        }
+        }  # fmt: skip
