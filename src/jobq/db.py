@@ -113,7 +113,7 @@ async def connect_engine(url: str, name: str, **settings: str) -> silence.AsyncC
     return conn
 
 
-def connect_engine_sync(url: str, name: str, **settings: str) -> Conn:
+def connect_engine_sync(url: str, name: str, **settings: str) -> silence.Connection:
     """The same for a thread (see `connect_engine`)."""
     conn = silence.Connection.connect(
         **_parameters(url, name), autocommit=True, prepare_threshold=1

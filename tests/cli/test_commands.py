@@ -10,11 +10,11 @@ import pytest
 from tests.cli.support import Said, jobq
 
 from jobq import JobQ, __version__
-from jobq.db import connect_sync
+from jobq.db import Conn, connect_sync
 from jobq.migrate import KNOWN
 from jobq.model import Claim, Lane, Outcome, Verdict
 from jobq.sql import Statements
-from jobq.store import RunStore, run_sync
+from jobq.store import Call, RunStore, run_sync
 from jobq.store.runs import ClaimSettings, Share, Span
 
 Run = Callable[..., Said]
@@ -229,6 +229,23 @@ def test_done_jobs_are_neither_retried_nor_cancelled(cli: Run, ends: Callable[..
     done = str(ends(Verdict.SUCCESS))
     assert "is DONE; enqueue a new one" in cli("retry", done, "--force").err
     assert "is DONE already" in cli("cancel", done).err
+
+
+def test_a_retry_by_filter_takes_a_statement_a_page(
+    cli: Run, ends: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        ends(Verdict.RETRY)
+    asked: list[str] = []
+
+    def count(conn: Conn, call: Call[Any]) -> Any:
+        asked.append(call.name)
+        return run_sync(conn, call)
+
+    monkeypatch.setattr("jobq.cli.database.run_sync", count)
+    monkeypatch.setattr("jobq.cli.filters.PAGE", 2)
+    assert cli("jobs", "retry", "--kind", "k", "--yes").out == "retry: 5 of 5 jobs\n"
+    assert asked.count("retry") == 3
 
 
 def test_a_retry_that_a_unique_key_forbids_says_so(

@@ -251,6 +251,43 @@ def test_a_second_signal_ends_a_supervisor_and_its_processes_at_once(begin: Star
     assert gone(family) == []
 
 
+def test_a_signal_while_processes_are_being_started_ends_with_0(
+    start: Start, begin: Start, database_url: str
+) -> None:
+    """Their interpreters cannot hear it yet."""
+    begin().end()  # the handlers are there now
+    for children in (1, 2):
+        environment = {"JOBQ_DATABASE_URL": database_url}
+        supervisor = start(
+            "worker", "--app", "shop.jobs:app", "--processes", "2", environment=environment
+        )
+        eventually(lambda s=supervisor, n=children: len(s.family()) >= n)  # type: ignore[misc]
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait() == 0, supervisor.output
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_signal_while_a_worker_is_imported_ends_with_0(
+    start: Start, database_url: str, processes: str
+) -> None:
+    environment = {"JOBQ_DATABASE_URL": database_url}
+    worker = start("worker", "--processes", processes, environment=environment)
+    process = psutil.Process(worker.pid)
+    eventually(lambda: any("psycopg_binary" in m.path for m in process.memory_maps()))
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.output
+
+
+def test_a_signal_between_the_end_of_a_process_and_its_next_start_ends_with_0(
+    begin: Start,
+) -> None:
+    supervisor = begin("--processes", "2")
+    supervisor.family()[0].kill()
+    supervisor.line("it is started again")
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0, supervisor.output
+
+
 def test_what_is_wrong_with_all_processes_is_said_once(
     start: Start, database_url: str, tmp_path: Path
 ) -> None:

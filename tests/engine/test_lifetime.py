@@ -195,7 +195,7 @@ async def test_a_dead_job_that_is_retried_by_hand_has_fresh_attempts_and_its_old
         id_ = jobs.put("work", max_attempts=3)
         await jobs.reach(id_, "DEAD")
         broken = False
-        assert run_sync(jobs._plain, JobStore(Statements("jobq")).retry(id_))
+        assert run_sync(jobs._plain, JobStore(Statements("jobq")).retry([id_]))
         job = await jobs.reach(id_, "DONE")
     assert (job["attempts"], job["result"]) == (2, "mended")
     assert [entry["attempt"] for entry in job["history"]] == [1, 2, 3, 1]

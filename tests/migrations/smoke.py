@@ -78,7 +78,7 @@ def _run_jobs(store: Store, conn: Conn) -> None:
     assert run_sync(conn, store.jobs.cancel([second], KEEP_PAYLOAD)) == {
         second: JobStatus.CANCELLED
     }
-    assert run_sync(conn, store.jobs.retry(second, force=True))
+    assert run_sync(conn, store.jobs.retry([second], force=True))
     assert run_sync(conn, store.jobs.cancel([second], KEEP_PAYLOAD))
     permanent = run_sync(conn, store.runs.claim(LEASE, 10, share, SETTINGS)).jobs[0].claim
     assert run_sync(

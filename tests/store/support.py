@@ -83,7 +83,9 @@ def new_database(server: Server, template: str) -> Iterator[str]:
 
 def engine(url: str, **settings: str) -> Conn:
     """A session as a worker has it."""
-    return connect_engine_sync(url, "jobq test", **settings)
+    conn = connect_engine_sync(url, "jobq test", **{"statement_timeout": "0", **settings})
+    conn.silence = None  # a test may fill tables
+    return conn
 
 
 def client(url: str) -> Conn:

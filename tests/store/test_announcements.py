@@ -76,8 +76,8 @@ def test_what_comes_into_the_queue_is_announced_by_lane_with_its_due_times(
         "promote": [STORE.upkeep.promote(BEGINNING, 100)],
         "reclaim": [STORE.upkeep.reclaim(BEGINNING, 100, KEEP_PAYLOAD)],
         "release": [STORE.runs.release([Claim(id_, LEASE) for id_ in ids], KEEP_PAYLOAD)],
-        "retry": [STORE.jobs.retry(id_) for id_ in ids],
-        "revive": [STORE.jobs.retry(id_) for id_ in ids],
+        "retry": [STORE.jobs.retry([id_]) for id_ in ids],
+        "revive": [STORE.jobs.retry([id_]) for id_ in ids],
     }
     for call in calls[operation]:
         run_sync(conn, call)
@@ -99,7 +99,7 @@ def test_what_does_not_come_into_the_queue_is_not_announced(rivals: Rivals, list
     run_sync(conn, STORE.upkeep.promote(BEGINNING, 100))
     run_sync(conn, STORE.upkeep.reclaim(BEGINNING, 100, KEEP_PAYLOAD))
     run_sync(conn, STORE.runs.release(ids, KEEP_PAYLOAD))
-    run_sync(conn, STORE.jobs.retry(ids[0].id))
+    run_sync(conn, STORE.jobs.retry([ids[0].id]))
     put(conn, "QUEUED")
     run_sync(conn, claim(LEASE))
     run_sync(conn, STORE.jobs.cancel([ids[5].id], KEEP_PAYLOAD))

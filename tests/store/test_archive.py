@@ -207,7 +207,7 @@ def test_done_and_cancelled_jobs_drop_payloads_over_the_limit_dead_and_failed_ke
 
 def test_a_job_whose_payload_was_dropped_cannot_be_retried(undone: Conn) -> None:
     id_ = put(undone, "CANCELLED", payload=None)
-    assert not run_sync(undone, STORE.jobs.retry(id_, force=True))
+    assert not run_sync(undone, STORE.jobs.retry([id_], force=True))
 
 
 def test_history_has_an_entry_per_attempt_and_keeps_the_last_20(undone: Conn) -> None:
@@ -256,7 +256,7 @@ def test_a_retry_by_hand_keeps_the_history_and_starts_over(undone: Conn) -> None
     id_ = put(undone, "RUNNING", attempts=3, max_attempts=3)
     run_sync(undone, fail(Claim(id_, LEASE)))
     assert status(undone, id_) == "DEAD"
-    assert run_sync(undone, STORE.jobs.retry(id_))
+    assert run_sync(undone, STORE.jobs.retry([id_]))
     row = job(undone, id_)
     assert (row["status"], row["attempts"], row["max_attempts"]) == ("QUEUED", 0, 3)
     assert [entry["attempt"] for entry in row["history"]] == [3]
@@ -295,3 +295,21 @@ def test_a_job_on_its_way_to_the_archive_is_never_missing(rivals: Rivals) -> Non
         rows = reader.execute("SELECT id FROM jobq.jobs ORDER BY id").fetchall()
         assert [id_ for (id_,) in rows] == ids
     future.result()
+
+
+def test_a_batch_of_retries_does_what_single_ones_would(undone: Conn) -> None:
+    """Of jobs with one unique key the first gets it; those that may not be retried stay as they are."""
+    scheduled = put(undone, "SCHEDULED")
+    dead = [put(undone, "DEAD") for _ in range(3)]
+    rivals = [put(undone, "DEAD", unique_key="u") for _ in range(2)]
+    failed, running = put(undone, "FAILED"), put(undone, "RUNNING")
+    ids = [scheduled, *dead, *rivals, failed, running, 10**12]
+    done = run_sync(undone, STORE.jobs.retry([*ids, *ids]))
+    assert sorted(done) == sorted([scheduled, *dead, rivals[0]])
+    assert {status(undone, id_) for id_ in done} == {"QUEUED"}
+    assert [status(undone, id_) for id_ in (rivals[1], failed, running)] == [
+        "DEAD",
+        "FAILED",
+        "RUNNING",
+    ]
+    assert run_sync(undone, STORE.jobs.retry(ids, force=True)) == [failed]

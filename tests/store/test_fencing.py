@@ -104,7 +104,7 @@ def test_a_claim_from_before_a_manual_retry_is_stale_though_the_attempt_is_the_s
     conn.execute("UPDATE jobq.job SET lease_until = now() - interval '1 second'")
     _reclaim(conn)
     assert status(conn, first.id) == "DEAD"
-    assert run_sync(conn, STORE.jobs.retry(first.id))
+    assert run_sync(conn, STORE.jobs.retry([first.id]))
     (second,) = run_sync(conn, claim(OTHER_LEASE))
     assert (second.id, second.attempt) == (first.id, first.attempt)
     before = image(conn)

@@ -58,7 +58,7 @@ def test_every_operation_takes_ids_of_any_size(conn: Conn, start: int) -> None:
     assert [
         each.id for each in run_sync(conn, STORE.upkeep.reclaim(BEGINNING, 10, 0, only=[ids[4]]))
     ] == [ids[4]]
-    assert run_sync(conn, STORE.jobs.retry(ids[4]))
+    assert run_sync(conn, STORE.jobs.retry([ids[4]]))
     assert run_sync(conn, STORE.upkeep.promote(BEGINNING, 10)).moved == 1
     assert run_sync(conn, STORE.jobs.cancel([ids[2], ids[5]], KEEP_PAYLOAD)) == {
         ids[2]: JobStatus.CANCELLED, ids[5]: JobStatus.RUNNING,

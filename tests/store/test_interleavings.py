@@ -37,8 +37,8 @@ OPERATIONS: dict[str, Callable[[int], Call[Any]]] = {
     "die": lambda id_: fail(Claim(id_, LEASE), verdict=Verdict.PERMANENT),
     "release": lambda id_: STORE.runs.release([Claim(id_, LEASE)], KEEP_PAYLOAD),
     "cancel": lambda id_: STORE.jobs.cancel([id_], KEEP_PAYLOAD),
-    "retry": STORE.jobs.retry,
-    "force_retry": lambda id_: STORE.jobs.retry(id_, force=True),
+    "retry": lambda id_: STORE.jobs.retry([id_]),
+    "force_retry": lambda id_: STORE.jobs.retry([id_], force=True),
 }
 
 #: A job's state at the start: status, and columns as SQL.

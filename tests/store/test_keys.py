@@ -284,11 +284,11 @@ def test_a_retry_by_hand_takes_the_unique_key_again_or_changes_nothing(undone: C
     (second,) = _many(undone, NewJob("test", unique_key="u"))
     assert second.job.created
     before = image(undone)
-    assert not run_sync(undone, STORE.jobs.retry(first.job.id, force=True))
+    assert not run_sync(undone, STORE.jobs.retry([first.job.id], force=True))
     assert image(undone) == before
     run_sync(undone, STORE.jobs.cancel([second.job.id], KEEP_PAYLOAD))
-    assert run_sync(undone, STORE.jobs.retry(first.job.id, force=True))
-    assert not run_sync(undone, STORE.jobs.retry(second.job.id, force=True))
+    assert run_sync(undone, STORE.jobs.retry([first.job.id], force=True))
+    assert not run_sync(undone, STORE.jobs.retry([second.job.id], force=True))
 
 
 @pytest.mark.case("B12")

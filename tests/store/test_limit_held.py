@@ -174,7 +174,7 @@ def test_a_held_job_can_be_found_listed_and_cancelled(undone: Conn) -> None:
 
 def test_a_held_job_is_waiting_already_so_there_is_nothing_to_retry(undone: Conn) -> None:
     (id_,) = _hold(undone, "key:x", 1, concurrency_key="x")
-    assert not run_sync(undone, STORE.jobs.retry(id_, force=True))
+    assert not run_sync(undone, STORE.jobs.retry([id_], force=True))
     assert held(undone) == {id_: "key:x"}
 
 
@@ -182,11 +182,11 @@ def test_a_job_that_is_retried_by_hand_asks_its_limits_again(conn: Conn) -> None
     limit(conn, "kind", "test", max_running=1)
     running, waiting = put(conn, "QUEUED"), put(conn, "SCHEDULED")
     assert ids(run_sync(conn, claim(7))) == [running]
-    assert run_sync(conn, STORE.jobs.retry(waiting))
+    assert run_sync(conn, STORE.jobs.retry([waiting]))
     assert run_sync(conn, claim(8)) == []
     assert held(conn) == {waiting: "kind:test"}
     assert run_sync(conn, STORE.jobs.cancel([waiting], KEEP_PAYLOAD))
-    assert run_sync(conn, STORE.jobs.retry(waiting, force=True))
+    assert run_sync(conn, STORE.jobs.retry([waiting], force=True))
     assert status(conn, waiting) == "QUEUED"
     assert held(conn) == {}
 

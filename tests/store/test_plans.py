@@ -110,8 +110,8 @@ CLIENT: dict[str, Callable[[int], Call[Any]]] = {
     "find_finished_job": lambda n: STORE.jobs.find_job(DEAD),
     "list_jobs": lambda n: STORE.jobs.list_jobs(most=n),
     "cancel": lambda n: STORE.jobs.cancel(RUNNING[: n // 2] + FINISHED[: n // 2], KEEP_PAYLOAD),
-    "retry": lambda n: STORE.jobs.retry(DEAD),
-    "retry_waiting": lambda n: STORE.jobs.retry(2),
+    "retry": lambda n: STORE.jobs.retry(FINISHED[:n]),
+    "retry_waiting": lambda n: STORE.jobs.retry([2 + 5 * i for i in range(n)]),
     "why": lambda n: STORE.why.why(WAITING),
     "ahead": lambda n: STORE.why.ahead(_WAITS, n),
 }

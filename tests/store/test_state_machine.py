@@ -52,8 +52,8 @@ OPERATIONS: dict[str, Callable[[int, Verdict], Call[Any]]] = {
     "fail": lambda id_, verdict: fail(Claim(id_, LEASE), verdict=verdict),
     "release": lambda id_, _: STORE.runs.release([Claim(id_, LEASE)], KEEP_PAYLOAD),
     "reclaim": lambda id_, _: STORE.upkeep.reclaim(BEGINNING, 100, KEEP_PAYLOAD),
-    "retry": lambda id_, _: STORE.jobs.retry(id_),
-    "force_retry": lambda id_, _: STORE.jobs.retry(id_, force=True),
+    "retry": lambda id_, _: STORE.jobs.retry([id_]),
+    "force_retry": lambda id_, _: STORE.jobs.retry([id_], force=True),
     "cancel": lambda id_, _: STORE.jobs.cancel([id_], KEEP_PAYLOAD),
 }
 

@@ -68,7 +68,7 @@ class Actor:
         return run_sync(self.conn, STORE.jobs.cancel(ids, KEEP_PAYLOAD))
 
     def retry(self) -> object:
-        return run_sync(self.conn, STORE.jobs.retry(self.random.randint(1, JOBS), force=True))
+        return run_sync(self.conn, STORE.jobs.retry([self.random.randint(1, JOBS)], force=True))
 
     def _some(self) -> list[Claim]:
         return self.random.sample(self.claims, min(len(self.claims), 6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from psycopg import errors as pg
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,6 +22,8 @@ router = APIRouter(tags=["jobs"])
 ROUNDS = 5
 #: Bytes of a body that can only hold an option.
 SMALL_BODY = 64 * 1024
+
+_NOT_ALLOWED = "the job was written with a name or key that no live job may have; enqueue a new one"
 
 _RETRYABLE = {JobStatus.SCHEDULED, JobStatus.DEAD}
 _WITH_FORCE = _RETRYABLE | {JobStatus.FAILED, JobStatus.CANCELLED}
@@ -42,8 +45,11 @@ async def retry(request: Request) -> Response:
     jobs, database = api(request).jobs, api(request).database
     record: Record = {}
     for _ in range(ROUNDS):
-        if await database.ask_bounded(jobs.retry(number, force=force)):
-            return answer({"id": number, "status": "QUEUED"})
+        try:
+            if await database.ask_bounded(jobs.retry([number], force=force)):
+                return answer({"id": number, "status": "QUEUED"})
+        except pg.CheckViolation:
+            raise WrongStatus(_NOT_ALLOWED) from None
         record = await _look(api(request), number)
         if record["status"] not in (_WITH_FORCE if force else _RETRYABLE):
             raise WrongStatus(_why_no_retry(record["status"]))

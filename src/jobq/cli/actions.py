@@ -46,7 +46,7 @@ def retry(
     filters = Filters.of(status, kind, queue, tenant, tag)
 
     def act(database: Database, numbers: list[int]) -> dict[int, JobStatus]:
-        done = [n for n in numbers if database.ask(database.jobs.retry(n, force=force))]
+        done = database.ask(database.jobs.retry(numbers, force=force))
         return dict.fromkeys(done, JobStatus.QUEUED)
 
     if ids:

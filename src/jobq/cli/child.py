@@ -52,6 +52,7 @@ class Child:
     sockets: Mapping[str, socket.socket] = field(default_factory=dict)
     sink: Sink | None = None
     pid: int | None = None
+    #: How it ended when it was asked to; 0 where it did not run then.
     exit_code: int = 0
     _keeper: asyncio.Task[None] | None = None
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,8 +101,9 @@ class Child:
         while not self._stop.is_set():
             started = time.monotonic()
             code = await self._run()
-            self.exit_code = code
             if self._stop.is_set():
+                # One that was asked before it could listen had not begun anything.
+                self.exit_code = 0 if code == -signal.SIGTERM else code
                 return
             if not self._ready.is_set():
                 raise ChildFailed(self._obituary(code))

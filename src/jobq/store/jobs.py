@@ -66,9 +66,14 @@ class JobStore:
         }
         return Call("list_jobs", self._sql["list_jobs"], params, _records(_LISTED))
 
-    def retry(self, id: int, *, force: bool = False) -> Call[bool]:
-        """DEAD or SCHEDULED -> QUEUED (FAILED and CANCELLED too when forced); whether it applied."""
-        return Call("retry", self._sql["retry"], {"id": id, "force": force}, bool)
+    def retry(self, ids: Sequence[int], *, force: bool = False) -> Call[list[int]]:
+        """DEAD or SCHEDULED -> QUEUED (FAILED and CANCELLED too when forced); returns the ids of those it applied to."""
+        return Call(
+            "retry",
+            self._sql["retry"],
+            {"ids": list(ids), "force": force},
+            lambda rows: [row[0] for row in rows],
+        )
 
     def cancel(self, ids: Sequence[int], keep_payload: int) -> Call[dict[int, JobStatus]]:
         """Cancel jobs; returns the status of those it applied to, RUNNING meaning asked to stop.
