@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -357,3 +360,27 @@ def test_the_version_and_the_help() -> None:
 def test_json_is_one_document(cli: Run) -> None:
     for command in ("queues", "workers"):
         json.loads(cli(command, "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "standard output cannot be written: No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("command", ["--version", "--help", "jobs list", "jobs list --json"])
+def test_an_output_that_takes_nothing_ends_in_a_sentence(
+    database_url: str, output: str, problem: str, command: str
+) -> None:
+    with JobQ(database_url) as q:
+        q.enqueue("k")
+    line = f"{sys.executable} -P -m jobq {command} {output}"
+    environment = {**os.environ, "JOBQ_DATABASE_URL": database_url}
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line], env=environment, stderr=subprocess.PIPE, check=False
+    )
+    assert ended.returncode == 1
+    said = ended.stderr.decode().splitlines()
+    assert len(said) == 1, said
+    assert problem in said[0]

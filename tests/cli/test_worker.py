@@ -6,13 +6,15 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.cli.conftest import Start
-from tests.cli.support import Process, eventually, fetch, free_port, gone
+from tests.cli.support import PATIENCE, Process, eventually, fetch, free_port, gone
 
 from jobq import JobQ, JobStatus
 
@@ -318,3 +320,24 @@ def _two_free_ports() -> int:
         return port if port < 65535 and port + 1 not in in_use else None
 
     return eventually(look)
+
+
+def test_a_worker_whose_output_is_closed_works_and_gives_its_numbers_to_nothing(
+    database_url: str, tmp_path: Path, q: JobQ
+) -> None:
+    """A connection with the number 1 would get what a handler's programs print."""
+    (tmp_path / "shop.py").write_text(
+        "import os\nfrom jobq import JobQ\napp = JobQ()\n"
+        "@app.job('look')\ndef look():\n    return [os.readlink(f'/proc/self/fd/{n}') for n in range(3)]\n"
+    )
+    environment = {**os.environ, "JOBQ_DATABASE_URL": database_url}
+    line = f"exec {sys.executable} -P -m jobq worker --app shop:app <&- >&- 2>&-"
+    with subprocess.Popen(["/bin/sh", "-c", line], env=environment, cwd=tmp_path) as worker:
+        try:
+            id_ = q.enqueue("look").id
+            eventually(lambda: q.get(id_).status is JobStatus.DONE)
+            assert q.get(id_).result == ["/dev/null"] * 3
+            worker.terminate()
+            assert worker.wait(PATIENCE) == 0
+        finally:
+            worker.kill()

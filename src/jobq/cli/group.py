@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any, NoReturn
@@ -13,9 +14,22 @@ from typer.core import TyperGroup
 from jobq import db, logs
 from jobq.errors import JobQError
 
+#: What a full disk, a quota or a device that is gone says.
+_OF_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
 
 class Commands(TyperGroup):
     """A group of commands whose errors are sentences; usage errors stay click's, with exit code 2."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line."""
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in _OF_OUTPUT or error.filename is not None:
+                raise
+            _discard_output()
+            sys.exit(f"jobq: standard output cannot be written: {error.strerror}")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -26,9 +40,14 @@ class Commands(TyperGroup):
         except psycopg.Error as error:
             fail(_sentence(error))
         except BrokenPipeError:
-            # Who read our output has left (`jobq jobs list | head`); Python would complain at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Who read our output has left (`jobq jobs list | head`).
+            _discard_output()
             raise typer.Exit(1) from None
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere; Python would complain about it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(sentence: str) -> NoReturn:
